@@ -1,0 +1,57 @@
+# Two commands from a bare clone: `make run` does the main job, `make test` passes the tests.
+PY ?= python3
+PYTHON ?= 3.12
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TESTS := tests/unit tests/cpu tests/cheats tests/e2e
+
+.PHONY: run test test-all test-gpu lint docs size bundle twin clean
+
+$(READY): pyproject.toml constraints.txt
+	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PY=python3.x"; exit 1; }
+	$(PY) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt setuptools torch triton
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+run: $(READY)
+	@$(BIN)/kernelwright optimize examples/models/llama.py:build --home .kernelwright
+
+lint: $(READY)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python docs/generate.py --check
+	@$(BIN)/python docs/generate.py --sizes
+
+test: $(READY) lint
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not slow" $(TESTS)
+
+test-all: $(READY) lint
+	@$(BIN)/pytest -n 2 --dist loadfile -m "not gpu" $(TESTS)
+
+test-gpu: $(READY)
+	@$(BIN)/pytest -m gpu tests
+
+docs: $(READY)
+	@$(BIN)/python docs/generate.py
+
+# The package and what a GPU node lacks, for `PYTHONPATH=build/offline python3 -m kernelwright` without a network.
+bundle: $(READY)
+	@rm -rf build/offline && mkdir -p build/offline
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
+	  --python-version $(PYTHON) --implementation cp --target build/offline -r bundle.txt -c constraints.txt
+	@cp -r src/kernelwright build/offline/ && find build/offline -name __pycache__ -prune -exec rm -rf {} +
+	@$(BIN)/python docs/generate.py --bundle-metadata build/offline
+	@du -sm build/offline | awk '{ print "build/offline: " $$1 " MiB"; exit $$1 >= 45 }'
+
+# A copy of the GPU node's Python stack, to try things in before they go there; needs python$(PYTHON), 5 GB, no GPU.
+twin: bundle
+	python$(PYTHON) -m venv .twin
+	.twin/bin/pip install --quiet -r twin.txt
+	PYTHONPATH=build/offline .twin/bin/python -m kernelwright doctor
+
+clean:
+	rm -rf $(VENV) .twin build .mypy_cache .ruff_cache .pytest_cache
