@@ -1,0 +1,70 @@
+"""`RunConfig`: every setting of a run in one place. Flags beat `kernelwright.toml`, which beats these defaults."""
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from kernelwright.core.errors import BadConfig
+from kernelwright.core.frozen import Frozen
+
+CONFIG_FILE = "kernelwright.toml"
+
+
+class RunConfig(Frozen):
+    """Settings of a run; the resolved value is event zero of the journal."""
+
+    model: str | None = None
+    """Model to optimise: `path.py:factory`."""
+    backend: str = "auto"
+    """Language of the candidates; `auto` takes the best the machine can run."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads of a judged kernel; 0 means all of the machine's cores."""
+    max_pairs: int = Field(default=60, ge=1, le=400)
+    """Fresh process pairs after which a comparison ends as not proven."""
+    alpha: float = Field(default=0.001, gt=0, lt=1)
+    """Probability of keeping a candidate that is not faster."""
+    model_processes: int = Field(default=5, ge=3, le=50)
+    """Fresh processes in which the whole model is timed with and without the winners."""
+    hidden_shapes: int = Field(default=8, ge=0, le=200)
+    """Random legal shapes drawn for each evaluation, unknown to the author."""
+    journal_url: str | None = None
+    """SQLAlchemy URL of a shared journal; None keeps it in the run folder."""
+
+
+def _refuse_unknown(where: str, values: Mapping[str, object]) -> None:
+    """Raise for the first key that is no setting, naming the nearest one that is."""
+    known = tuple(RunConfig.model_fields)
+    for key in values:
+        if key not in known:
+            near = get_close_matches(key, known, n=1, cutoff=0.0)[0]
+            raise BadConfig(
+                where, f"unknown setting {key!r}", f"Did you mean {near!r}? Known: {', '.join(known)}."
+            )
+
+
+def parse_toml(text: str, where: str) -> dict[str, Any]:
+    """Return the settings of a configuration file's text."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadConfig(where, f"not valid TOML: {error}", "Mend that line or remove the file.") from error
+    _refuse_unknown(where, values)
+    return values
+
+
+def resolve(flags: Mapping[str, object], file_values: Mapping[str, object], where: str) -> RunConfig:
+    """Merge: flags that were given (not None) over the file's values over the defaults."""
+    _refuse_unknown("command line", flags)
+    given = {key: value for key, value in flags.items() if value is not None}
+    try:
+        return RunConfig.model_validate({**file_values, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0])
+        source = "command line" if key in given else where
+        raise BadConfig(
+            source, f"setting {key!r}: {first['msg']}", f"Given was {first['input']!r}."
+        ) from error

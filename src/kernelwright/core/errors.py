@@ -1,0 +1,149 @@
+"""Our own failures: one class per mistake, each message names the thing, the value and the next step.
+
+A candidate's failure is never an exception: it is a `Status`. Exit codes are documented in docs/cli.md.
+"""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+
+class KernelwrightError(Exception):
+    """Something the user can mend; the message says how."""
+
+
+class UnknownName(KernelwrightError):
+    """A name that is not in its drawer."""
+
+    def __init__(self, what: str, name: str, known: Sequence[str]) -> None:
+        near = get_close_matches(name, known, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"Unknown {what} {name!r}.{hint} Known: {', '.join(sorted(known)) or 'none'}.")
+
+
+class AmbiguousName(KernelwrightError):
+    """Two distributions register the same name in the same drawer."""
+
+    def __init__(self, drawer: str, name: str) -> None:
+        super().__init__(
+            f"The name {name!r} is registered more than once in {drawer!r}. Uninstall one of the packages."
+        )
+
+
+class BrokenPlugin(KernelwrightError):
+    """A file in a drawer that cannot be imported."""
+
+    def __init__(self, drawer: str, name: str, cause: str) -> None:
+        super().__init__(f"{drawer}/{name} cannot be imported: {cause}. Mend or uninstall it.")
+
+
+class BadConfig(KernelwrightError):
+    """A setting that does not exist or has a value it cannot have."""
+
+    def __init__(self, where: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{where}: {problem}. {remedy}")
+
+
+class NotFound(KernelwrightError):
+    """A file or folder that is not there."""
+
+    def __init__(self, what: str, path: Path | str, remedy: str) -> None:
+        super().__init__(f"{what} {str(path)!r} does not exist. {remedy}")
+
+
+class NotWritable(KernelwrightError):
+    """A place we may not write to."""
+
+    def __init__(self, path: Path | str, cause: str) -> None:
+        super().__init__(
+            f"Cannot write to {str(path)!r}: {cause}. Choose another place with --home or KERNELWRIGHT_HOME."
+        )
+
+
+class DiskFull(KernelwrightError):
+    """No room for an event or a blob; everything acknowledged before is safe."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(
+            f"No room left for {str(path)!r}. Everything acknowledged so far is safe; free some space and run "
+            "the same command again."
+        )
+
+
+class JournalCorrupt(KernelwrightError):
+    """A journal whose file or chain is damaged."""
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        super().__init__(
+            f"Journal {str(path)!r} is damaged: {problem}. Restore the run folder from a copy; "
+            "`kernelwright journal verify` names the first bad event."
+        )
+
+
+class JournalTooNew(KernelwrightError):
+    """A journal written by a newer version."""
+
+    def __init__(self, path: Path | str, found: int, known: int) -> None:
+        super().__init__(
+            f"Journal {str(path)!r} has schema {found}, this version reads up to {known}. Upgrade kernelwright."
+        )
+
+
+class JournalBusy(KernelwrightError):
+    """A journal another process is writing."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(
+            f"Journal {str(path)!r} is being written by another process. Wait for it or stop it; reading needs "
+            "no lock."
+        )
+
+
+class BlobMissing(KernelwrightError):
+    """A blob the journal names but the store does not hold, or holds with other content."""
+
+    def __init__(self, blob_hash: str, problem: str) -> None:
+        super().__init__(f"Blob {blob_hash[:12]} {problem}. Copy the whole run folder, `blobs` included.")
+
+
+class BackendUnavailable(KernelwrightError):
+    """A language this machine cannot build or run."""
+
+    def __init__(self, backend: str, missing: str, remedy: str) -> None:
+        super().__init__(f"Backend {backend!r} needs {missing}. {remedy}")
+
+
+class ServiceDied(KernelwrightError):
+    """A process of ours ended without an answer."""
+
+    def __init__(self, service: str, detail: str) -> None:
+        super().__init__(
+            f"The {service} process ended unexpectedly: {detail}. Nothing journalled is lost; run again with "
+            "--debug and report it."
+        )
+
+
+class BadFrame(KernelwrightError):
+    """Bytes on a channel that are not a frame of the protocol."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"Malformed frame: {problem}. This is a bug or a hostile peer; the channel is closed."
+        )
+
+
+class ModelNotLoadable(KernelwrightError):
+    """A user's model that cannot be built."""
+
+    def __init__(self, spec: str, problem: str, remedy: str) -> None:
+        super().__init__(f"Model {spec!r} cannot be loaded: {problem}. {remedy}")
+
+
+class NothingToOptimize(KernelwrightError):
+    """A model in which no known op was found."""
+
+    def __init__(self, spec: str, known: Sequence[str]) -> None:
+        super().__init__(
+            f"Model {spec!r} contains none of the ops known here ({', '.join(sorted(known))}). "
+            "`kernelwright ops` lists them."
+        )

@@ -1,0 +1,155 @@
+"""What the journal records. Append-only, and the only state: everything else is a fold over these events."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from kernelwright.core.candidate import Candidate
+from kernelwright.core.device import Device
+from kernelwright.core.frozen import Frozen, canonical_json, digest
+from kernelwright.core.lesson import Lesson
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Comparison, Decision, Evaluation, Screening
+
+SCHEMA = 1
+"""Version of the event bodies; a journal with a newer one is refused."""
+
+GENESIS = "0" * 64
+"""What the first event's hash chains to."""
+
+
+class RunStarted(Frozen):
+    """Event zero: with what the run began."""
+
+    kind: Literal["run_started"] = "run_started"
+    config: dict[str, object]
+    """The resolved `RunConfig`."""
+    versions: dict[str, str]
+    """Versions of kernelwright, Python, torch, compilers."""
+    device: Device
+
+
+class ProblemFound(Frozen):
+    """A problem entered the run."""
+
+    kind: Literal["problem_found"] = "problem_found"
+    problem: Problem
+
+
+class CandidateProposed(Frozen):
+    """A candidate entered the tree. Its source is in the journal itself, so a tree needs no blobs."""
+
+    kind: Literal["candidate_proposed"] = "candidate_proposed"
+    problem_hash: str
+    candidate: Candidate
+
+
+class Screened(Frozen):
+    """A cheap look was taken."""
+
+    kind: Literal["screened"] = "screened"
+    screening: Screening
+
+
+class Evaluated(Frozen):
+    """The judge gave a verdict."""
+
+    kind: Literal["evaluated"] = "evaluated"
+    evaluation: Evaluation
+
+
+class Compared(Frozen):
+    """The judge compared two candidates."""
+
+    kind: Literal["compared"] = "compared"
+    comparison: Comparison
+
+
+class Decided(Frozen):
+    """The gate kept or reverted."""
+
+    kind: Literal["decided"] = "decided"
+    decision: Decision
+
+
+class LessonLearnt(Frozen):
+    """A lesson was written."""
+
+    kind: Literal["lesson_learnt"] = "lesson_learnt"
+    lesson: Lesson
+
+
+class ModelVerified(Frozen):
+    """The model was run with the winners in place, against the original."""
+
+    kind: Literal["model_verified"] = "model_verified"
+    winners: dict[str, str]
+    """Candidate hash by problem hash."""
+    ratio: float = Field(gt=0)
+    """Time of the same graph without the winners over time with them, end to end."""
+    ci_low: float = Field(gt=0)
+    ci_high: float = Field(gt=0)
+    eager_ratio: float = Field(gt=0)
+    """Time of the model as the user runs it over time with the winners."""
+    eager_ci_low: float = Field(gt=0)
+    eager_ci_high: float = Field(gt=0)
+    drift: float = Field(ge=0)
+    """Error of the spliced outputs against float64, relative to the original's own."""
+    fallbacks: int = Field(ge=0)
+    """Calls that ran the original code because a guard did not hold."""
+    shipped: bool
+    """Whether the splice pays end to end and stays."""
+    reason: str
+
+
+class RunEnded(Frozen):
+    """The run stopped, and why."""
+
+    kind: Literal["run_ended"] = "run_ended"
+    reason: str
+
+
+class Noted(Frozen):
+    """A fallback, a degraded mode or anything else that must not be silent."""
+
+    kind: Literal["noted"] = "noted"
+    text: str
+
+
+Body = Annotated[
+    RunStarted
+    | ProblemFound
+    | CandidateProposed
+    | Screened
+    | Evaluated
+    | Compared
+    | Decided
+    | LessonLearnt
+    | ModelVerified
+    | RunEnded
+    | Noted,
+    Field(discriminator="kind"),
+]
+
+BODY: TypeAdapter[Body] = TypeAdapter(Body)
+
+
+class Event(Frozen):
+    """One link of the chain."""
+
+    seq: int = Field(ge=0)
+    """Place in the run, from zero without gaps."""
+    at: datetime
+    """When it was appended, in UTC."""
+    schema_version: int = SCHEMA
+    """Version of the body's schema."""
+    body: Body
+    """What happened."""
+    hash: str
+    """Digest of the previous hash and this event."""
+
+
+def chain_hash(previous: str, seq: int, at: str, schema: int, body: str) -> str:
+    """Return the hash of an event given the stored text of its fields and the hash before it."""
+    return digest(canonical_json([previous, seq, at, schema, body]))

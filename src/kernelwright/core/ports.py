@@ -1,0 +1,194 @@
+"""The ports: what a drawer's file must offer. A plain module satisfies a port; there is nothing to inherit from."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from pydantic import Field
+
+from kernelwright.core.candidate import Author, Candidate, ParamValue
+from kernelwright.core.case import Case, Distribution, DType
+from kernelwright.core.frozen import Frozen
+from kernelwright.core.plan import KernelUnit
+from kernelwright.core.problem import Problem
+from kernelwright.core.roofline import Work
+from kernelwright.core.tree import Tree
+from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Tensors = Mapping[str, "Tensor"]
+Scalars = Mapping[str, bool | int | float]
+
+
+class Op(Protocol):
+    """The contract of a kernel type: one file of `ops/`, everything about it in that file."""
+
+    SUMMARY: str
+    """One line: what it computes."""
+    DTYPES: tuple[DType, ...]
+    """Types a candidate must serve."""
+
+    def case(self, axes: Mapping[str, int], dtype: DType, scalars: Scalars | None = None) -> Case:
+        """Return the case of that size, tensors contiguous."""
+        ...
+
+    def public_cases(self) -> Sequence[Case]:
+        """Return the sizes authors are told of, smallest first."""
+        ...
+
+    def edge_cases(self) -> Sequence[Case]:
+        """Return the awkward sizes: primes, tile sizes plus and minus one, one, zero."""
+        ...
+
+    def sample_case(self, rng: random.Random) -> Case:
+        """Return a random legal case for hidden tests."""
+        ...
+
+    def make_inputs(self, case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+        """Return fresh inputs on the CPU; weights and scalars are never ones and zeros."""
+        ...
+
+    def reference(self, inputs: Tensors, scalars: Scalars) -> tuple["Tensor", ...]:
+        """Return the outputs in the precision of the inputs, float64 included."""
+        ...
+
+    def error_scale(self, inputs: Tensors, scalars: Scalars) -> tuple["Tensor", ...]:
+        """Return, per output element, the magnitude its rounding error is measured against (float64 inputs)."""
+        ...
+
+    def work(self, case: Case) -> Work:
+        """Return compulsory bytes and FLOPs."""
+        ...
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can be used here, and if not, what is missing."""
+
+    usable: bool
+    detail: str
+    """What was found, or what is missing."""
+    remedy: str = ""
+    """How to get it; empty if usable."""
+
+
+class BuildResult(Frozen):
+    """What a build left behind."""
+
+    status: Status
+    """ACCEPTED if there is an artefact."""
+    log: str = ""
+    """The compiler's own words, with the candidate's line numbers, bounded."""
+    artefact: str | None = None
+    """File name of the artefact inside the output folder."""
+    resources: dict[str, int] = Field(default_factory=dict)
+    """Registers, spills, shared memory and whatever else the compiler told."""
+
+
+class Backend(Protocol):
+    """A language: one file of `backends/`. Tier A also offers `compile_unit`, tier B `build` and `load`."""
+
+    SUMMARY: str
+    """One line: language and where it runs."""
+    EXTENSION: str
+    """File name extension of its seeds."""
+    TIER: Literal["A", "B"]
+    """A: device code and a plan, no candidate host code. B: host code of the candidate's own."""
+    NOTES: str
+    """What an author must know to write for it."""
+
+    def available(self) -> Availability:
+        """Tell whether it can build and run here; imports nothing heavy."""
+        ...
+
+    def check(self, source: str) -> str | None:
+        """Return why the static guards refuse the source, or None."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return what decides the artefact besides source and parameters: compiler, version, flags."""
+        ...
+
+
+class TierA(Backend, Protocol):
+    """A language whose candidates are device code and a launch plan."""
+
+    def compile_unit(self, source: str, unit: KernelUnit, target: str, folder: Path) -> BuildResult:
+        """Compile one kernel for a target (`sm_90`, `gfx942`) into `folder`; runs in the builder's sandbox."""
+        ...
+
+
+class TierB(Backend, Protocol):
+    """A language whose candidates bring host code of their own."""
+
+    def build(self, source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildResult:
+        """Compile source with those parameters into `folder`; runs in the builder's sandbox."""
+        ...
+
+    def bind(
+        self, artefact: Path, cases: Sequence[Case], calls: Sequence[tuple[int, Mapping[str, int]]]
+    ) -> "list[Callable[[], Any]]":
+        """Load the artefact and return one closure per call; runs in a runner.
+
+        A call is a case index and the address of each tensor's first element. A closure returns an int (0, or the
+        code of a named refusal) if it wrote the outputs itself, or the outputs as tensors: hence `Any`.
+        """
+        ...
+
+
+class Expansion(Frozen):
+    """Which node to expand next, and how."""
+
+    problem_hash: str
+    parents: tuple[str, ...]
+    hint: str = ""
+
+
+class Strategy(Protocol):
+    """A search: one file of `strategies/`; a pure function of tree, budget and seed."""
+
+    def choose(self, tree: Tree, budget: int, rng: random.Random) -> list[Expansion]:
+        """Return at most `budget` expansions."""
+        ...
+
+
+class Brief(Frozen):
+    """Everything an author is told."""
+
+    problem: Problem
+    parents: tuple[Candidate, ...]
+    evaluations: tuple[Evaluation, ...]
+    hint: str = ""
+
+
+class Proposal(Frozen):
+    """What an author answers."""
+
+    source: str
+    backend: str
+    author: Author
+    note: str = ""
+
+
+class Agent(Protocol):
+    """An author: one file of `agents/`."""
+
+    def propose(self, brief: Brief) -> list[Proposal]:
+        """Answer a brief with proposals."""
+        ...
+
+
+class Judge(Protocol):
+    """The verdict: reached by the engine through a process boundary."""
+
+    def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
+        """Return the verdict on one candidate."""
+        ...
+
+    def compare(self, problem: Problem, incumbent: Candidate, challenger: Candidate) -> Comparison:
+        """Return the paired comparison of two accepted candidates."""
+        ...

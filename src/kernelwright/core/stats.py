@@ -1,0 +1,149 @@
+"""The statistics the judge decides by: robust location, intervals, and a test that may be peeked at.
+
+`SignEvidence` is a sign e-process. If the challenger is not faster than the threshold in median, each factor has
+conditional mean at most 1, so by Ville's inequality the evidence ever reaches 1/alpha with probability at most
+alpha, at any stopping time. Nothing is assumed of the noise but that the labels of a pair are exchangeable.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from kernelwright.core.verdict import Outcome
+
+STAKES = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9)
+"""Fractions of the wealth bet on each sign; the evidence is the average over them."""
+
+
+def mad(values: Sequence[float]) -> float:
+    """Return the median absolute deviation from the median."""
+    centre = median(values)
+    return median(abs(value - centre) for value in values)
+
+
+def hodges_lehmann(values: Sequence[float]) -> float:
+    """Return the median of all pairwise means: as robust as needed, far more efficient than the median."""
+    ordered = sorted(values)
+    if not ordered:
+        raise ValueError("no values to locate")
+    return median((a + b) / 2 for i, a in enumerate(ordered) for b in ordered[i:])
+
+
+def quantile(ordered: Sequence[float], fraction: float) -> float:
+    """Return the linearly interpolated quantile of an ascending sequence."""
+    place = fraction * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def _resample(group: Sequence[float], block: int, rng: random.Random) -> list[float]:
+    """Return a circular block resample of one group, as long as the group."""
+    drawn: list[float] = []
+    while len(drawn) < len(group):
+        start = rng.randrange(len(group))
+        drawn.extend(group[(start + step) % len(group)] for step in range(min(block, len(group))))
+    return drawn[: len(group)]
+
+
+def block_bootstrap(
+    groups: Sequence[Sequence[float]],
+    rng: random.Random,
+    *,
+    level: float = 0.95,
+    block: int = 20,
+    resamples: int = 1000,
+    statistic: Callable[[Sequence[float]], float] = median,
+) -> tuple[float, float]:
+    """Return the interval of a statistic: resample groups (processes), then blocks of rounds inside each."""
+    filled = [group for group in groups if group]
+    if not filled:
+        raise ValueError("no values to resample")
+    estimates = []
+    for _ in range(resamples):
+        chosen = rng.choices(filled, k=len(filled))
+        estimates.append(statistic([value for group in chosen for value in _resample(group, block, rng)]))
+    estimates.sort()
+    tail = (1 - level) / 2
+    return quantile(estimates, tail), quantile(estimates, 1 - tail)
+
+
+@dataclass(frozen=True)
+class SignEvidence:
+    """Evidence gathered from signs so far: one wealth per stake."""
+
+    wealth: tuple[float, ...] = (1.0,) * len(STAKES)
+
+    def after(self, sign: int) -> "SignEvidence":
+        """Return the evidence after one more sign (-1, 0 or 1)."""
+        return SignEvidence(
+            tuple(w * (1 + stake * sign) for w, stake in zip(self.wealth, STAKES, strict=True))
+        )
+
+    @property
+    def value(self) -> float:
+        """Return the e-value."""
+        return fmean(self.wealth)
+
+
+def sign_of(value: float) -> int:
+    """Return -1, 0 or 1."""
+    return (value > 0) - (value < 0)
+
+
+def sign_evidence(values: Sequence[float], threshold: float) -> float:
+    """Return the e-value against `median <= threshold`."""
+    evidence = SignEvidence()
+    for value in values:
+        evidence = evidence.after(sign_of(value - threshold))
+    return evidence.value
+
+
+@dataclass(frozen=True)
+class KeepRule:
+    """When a challenger is proven faster, and when the attempt is futile."""
+
+    smallest_gain: float = 0.005
+    """Gain worth keeping: evidence is counted against a ratio of 1 + this."""
+    wanted_gain: float = 0.010
+    """Gain worth waiting for: futility is counted against a ratio of 1 + this."""
+    alpha: float = 0.001
+    """Probability of keeping a challenger that is not faster by the smallest gain."""
+    beta: float = 0.05
+    """Probability of giving up on a challenger that has the wanted gain."""
+    max_pairs: int = 400
+    """Pairs after which the comparison ends as not proven."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a sequential comparison stands."""
+
+    outcome: Outcome | None
+    """None while more pairs are needed."""
+    e_faster: float
+    e_not_faster: float
+
+
+def standing(log_ratios: Sequence[float], rule: KeepRule) -> Standing:
+    """Return what the pairs so far prove: ln(incumbent time / challenger time), one number per fresh pair.
+
+    Both processes are stopped at the first crossing, so the result of a prefix never changes when pairs are added
+    after it.
+    """
+    low, high = math.log1p(rule.smallest_gain), math.log1p(rule.wanted_gain)
+    faster, futile = SignEvidence(), SignEvidence()
+    outcome: Outcome | None = None
+    for value in log_ratios[: rule.max_pairs]:
+        faster, futile = faster.after(sign_of(value - low)), futile.after(sign_of(high - value))
+        if faster.value >= 1 / rule.alpha:
+            outcome = Outcome.FASTER
+        elif futile.value >= 1 / rule.beta:
+            outcome = Outcome.NOT_FASTER
+        if outcome is not None:
+            break
+    if outcome is None and len(log_ratios) >= rule.max_pairs:
+        outcome = Outcome.NOT_PROVEN
+    return Standing(outcome, faster.value, futile.value)

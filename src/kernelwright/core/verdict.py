@@ -1,0 +1,323 @@
+"""What the judge says: `Status`, stage results, `Timing`, `Screening`, `Evaluation`, `Comparison`; and the `Decision`.
+
+Impossible states cannot be built: an `Evaluation` carries a certified timing only if every stage its profile
+requires passed, and an accepted one always passed them all.
+"""
+
+from enum import StrEnum
+
+from pydantic import Field, model_validator
+
+from kernelwright.core.candidate import ParamValue
+from kernelwright.core.frozen import Frozen, Noun
+
+JUDGE_VERSION = "1"
+"""Bumped when tolerances, stages, shapes or statistics change; records of two versions are never ranked together."""
+
+
+class Status(StrEnum):
+    """How an evaluation ended."""
+
+    ACCEPTED = "accepted"
+    """Every stage of the profile passed."""
+    REFUSED = "refused"
+    """The static guards refused the source before anything ran."""
+    DELEGATION = "delegation"
+    """The work is done by a library, not by a kernel of the candidate's own."""
+    BUILD_FAILED = "build_failed"
+    """The compiler refused the source; its message is in the log."""
+    BUILD_TIMED_OUT = "build_timed_out"
+    """The compiler did not finish in time."""
+    TOO_BIG = "too_big"
+    """The kernel asks for more shared memory, registers or threads than the device has."""
+    UNSUPPORTED = "unsupported"
+    """The candidate cleanly declined a case it must serve."""
+    WRONG = "wrong"
+    """An output is outside the error budget."""
+    NOT_WRITTEN = "not_written"
+    """Part of an output was never written."""
+    INPUT_CHANGED = "input_changed"
+    """An input was modified without being declared in-place."""
+    OUT_OF_BOUNDS = "out_of_bounds"
+    """Memory outside the buffers was touched."""
+    NOT_DETERMINISTIC = "not_deterministic"
+    """Repeated runs on the same inputs differ beyond the declared class."""
+    STATEFUL = "stateful"
+    """The answer depends on earlier calls."""
+    CRASHED = "crashed"
+    """The runner died."""
+    TIMED_OUT = "timed_out"
+    """The runner did not answer in time and was killed."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The candidate asked for more memory than the judge's own footprint model allows."""
+    PROTOCOL = "protocol"
+    """The runner sent something that is not in the protocol."""
+    SANITIZER = "sanitizer"
+    """A sanitizer reported an error."""
+    TIMING_SUSPECT = "timing_suspect"
+    """Two clocks disagree about the candidate."""
+    IMPOSSIBLE = "impossible"
+    """Faster than the hardware can be."""
+    UNTESTABLE = "untestable"
+    """The problem's own cases cannot tell a right answer from a wrong one."""
+
+
+class Stage(StrEnum):
+    """What a profile checks, in order of cost."""
+
+    GUARDS = "guards"
+    """Size, encoding and static rules of the source."""
+    BUILD = "build"
+    """Source to artefact in the builder's sandbox."""
+    SMOKE = "smoke"
+    """Small cases in every dtype, outputs poisoned, inputs checked afterwards."""
+    SHAPE_SWEEP = "shape_sweep"
+    """The problem's own cases and fresh hidden shapes."""
+    STABILITY = "stability"
+    """Distributions that break unstable formulas."""
+    EDGE_CASES = "edge_cases"
+    """Sizes 0 and 1, primes, tile sizes plus and minus one."""
+    DETERMINISM = "determinism"
+    """The same bits again in a fresh process over other memory."""
+    TIMING = "timing"
+    """Certified times of every case, the timed outputs checked."""
+
+
+class Profile(StrEnum):
+    """How much is checked."""
+
+    QUICK = "quick"
+    """A screening in seconds; can never keep."""
+    KEEP = "keep"
+    """The certificate the search needs."""
+    SHIP = "ship"
+    """What is needed before anything is spliced or published."""
+
+
+REQUIRED_STAGES: dict[Profile, tuple[Stage, ...]] = {
+    Profile.QUICK: (Stage.GUARDS, Stage.BUILD, Stage.SMOKE),
+    Profile.KEEP: tuple(Stage),
+    Profile.SHIP: tuple(Stage),
+}
+
+
+class StageResult(Frozen):
+    """What one stage found."""
+
+    stage: Stage
+    """Which stage."""
+    passed: bool
+    """Whether everything in it passed."""
+    seconds: float = Field(ge=0)
+    """Wall time it took."""
+    checked: int = Field(ge=0, default=0)
+    """How many cases were run."""
+    reason: str = ""
+    """Why it failed, in one sentence."""
+    failing_case: str | None = None
+    """Label of the smallest failing case."""
+
+
+class CaseTiming(Frozen):
+    """Certified time of one case."""
+
+    case_hash: str
+    """Which case."""
+    label: str
+    """Its human name."""
+    median_us: float = Field(gt=0)
+    """Median time of a call."""
+    mad_us: float = Field(ge=0)
+    """Median absolute deviation over rounds."""
+    rounds: int = Field(ge=1)
+    """How many rounds were timed."""
+    floor_us: float | None = None
+    """Least time the hardware allows, if known."""
+
+
+class Timing(Frozen):
+    """Certified times: exist only behind a passed profile."""
+
+    clock: str
+    """Whose clock: `judge-slope` (tier B) or `launcher-events` (tier A)."""
+    cases: tuple[CaseTiming, ...] = Field(min_length=1)
+    """One entry per case of the problem."""
+
+
+class Screening(Noun):
+    """A cheap look at source, parameters and case; can never keep."""
+
+    candidate_hash: str
+    """What was looked at."""
+    problem_hash: str
+    """Of which problem."""
+    values: dict[str, ParamValue]
+    """Parameter values tried."""
+    case_hash: str
+    """On which case."""
+    status: Status
+    """How it ended; ACCEPTED means only that the smoke stage passed."""
+    latency_us: float | None = None
+    """A rough time, if it ran."""
+
+
+class Evaluation(Noun):
+    """The verdict on one candidate under a profile."""
+
+    candidate_hash: str
+    """Whom it concerns."""
+    problem_hash: str
+    """What was asked."""
+    device_hash: str
+    """Where."""
+    judge_version: str = JUDGE_VERSION
+    """By which rules."""
+    profile: Profile
+    """How much was checked."""
+    status: Status
+    """The verdict."""
+    stages: tuple[StageResult, ...]
+    """What each stage found, in order, up to the first failure."""
+    timing: Timing | None = None
+    """Certified times; only if every required stage passed."""
+    artefact_hashes: dict[str, str] = Field(default_factory=dict)
+    """Blob hash of the built artefact by parameter hash: exactly what was judged."""
+    log_hash: str | None = None
+    """Blob with the bounded log of compiler and runner."""
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Versions, flags and sandbox level the verdict rests on."""
+    seconds: float = Field(ge=0, default=0)
+    """Wall time of the whole evaluation."""
+
+    def identity(self) -> object:
+        """Return candidate, problem, device, judge version and profile."""
+        return [
+            self.candidate_hash,
+            self.problem_hash,
+            self.device_hash,
+            self.judge_version,
+            self.profile.value,
+        ]
+
+    @property
+    def passed_all(self) -> bool:
+        """Tell whether every stage the profile requires ran and passed."""
+        passed = {result.stage for result in self.stages if result.passed}
+        return all(stage in passed for stage in REQUIRED_STAGES[self.profile])
+
+    @property
+    def failure(self) -> StageResult | None:
+        """Return the stage that stopped the evaluation, if one did."""
+        return next((result for result in self.stages if not result.passed), None)
+
+    @model_validator(mode="after")
+    def _no_impossible_state(self) -> "Evaluation":
+        if len({result.stage for result in self.stages}) != len(self.stages):
+            raise ValueError("a stage appears twice in an evaluation")
+        if any(not result.passed for result in self.stages[:-1]):
+            raise ValueError("an evaluation stops at the first failed stage")
+        if self.status is Status.ACCEPTED and not self.passed_all:
+            raise ValueError(f"accepted under {self.profile.value!r} without passing every required stage")
+        if self.timing is not None and (not self.passed_all or self.profile is Profile.QUICK):
+            raise ValueError("a certified timing needs every required stage of `keep` or `ship` passed")
+        return self
+
+
+class Outcome(StrEnum):
+    """How a comparison ended."""
+
+    FASTER = "faster"
+    """Proven faster by more than the smallest gain worth keeping."""
+    NOT_FASTER = "not_faster"
+    """Proven not to reach the gain we want to detect."""
+    NOT_PROVEN = "not_proven"
+    """Neither was proven within the rounds allowed."""
+
+
+class CaseRatio(Frozen):
+    """Incumbent time over challenger time on one case."""
+
+    case_hash: str
+    """Which case."""
+    label: str
+    """Its human name."""
+    ratio: float = Field(gt=0)
+    """Hodges-Lehmann estimate; above 1 the challenger is faster."""
+    ci_low: float = Field(gt=0)
+    """Lower end of the 95 % interval."""
+    ci_high: float = Field(gt=0)
+    """Upper end of the 95 % interval."""
+    incumbent_us: float = Field(gt=0)
+    """Median time of the incumbent in these rounds."""
+    challenger_us: float = Field(gt=0)
+    """Median time of the challenger in these rounds."""
+
+
+class Comparison(Noun):
+    """Challenger against incumbent in paired rounds; written by the judge, only read by the gate."""
+
+    incumbent_hash: str
+    """Who holds the title."""
+    challenger_hash: str
+    """Who wants it."""
+    problem_hash: str
+    """On which problem."""
+    device_hash: str
+    """Where."""
+    judge_version: str = JUDGE_VERSION
+    """By which rules."""
+    outcome: Outcome
+    """What was proven."""
+    ratio: float = Field(gt=0)
+    """Weighted incumbent time over challenger time."""
+    ci_low: float = Field(gt=0)
+    """Lower end of the 95 % interval."""
+    ci_high: float = Field(gt=0)
+    """Upper end of the 95 % interval."""
+    e_faster: float = Field(ge=0)
+    """Evidence for `faster`; later rounds of the same artefacts continue the product."""
+    e_not_faster: float = Field(ge=0)
+    """Evidence for `not_faster`."""
+    pairs: int = Field(ge=0)
+    """Fresh process pairs compared: one sign each."""
+    cases: tuple[CaseRatio, ...] = ()
+    """Per-case ratios."""
+    log_ratios: tuple[float, ...] = ()
+    """One log ratio per pair, in order: what the evidence was computed from."""
+    clock: str = "judge-slope"
+    """Whose clock, the same on both arms."""
+
+    def identity(self) -> object:
+        """Return both candidates, problem, device and judge version."""
+        return [
+            self.incumbent_hash,
+            self.challenger_hash,
+            self.problem_hash,
+            self.device_hash,
+            self.judge_version,
+        ]
+
+    @model_validator(mode="after")
+    def _interval_is_ordered(self) -> "Comparison":
+        if not self.ci_low <= self.ratio <= self.ci_high:
+            raise ValueError(f"ratio {self.ratio} lies outside its interval [{self.ci_low}, {self.ci_high}]")
+        if self.pairs != len(self.log_ratios):
+            raise ValueError(f"{self.pairs} pairs but {len(self.log_ratios)} log ratios")
+        return self
+
+
+class Decision(Frozen):
+    """Kept or reverted, and the sentence why, with the evidence."""
+
+    problem_hash: str
+    """Which problem."""
+    candidate_hash: str
+    """Whom it concerns."""
+    kept: bool
+    """Whether it is now the best of its problem."""
+    reason: str
+    """One sentence."""
+    evaluation_hash: str
+    """The verdict it rests on."""
+    comparison_hash: str | None = None
+    """The comparison it rests on; None for the first of a problem."""
