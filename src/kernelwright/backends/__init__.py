@@ -1,0 +1,1 @@
+"""Drawer: one language per file; the file's name is its registration."""

@@ -1,0 +1,162 @@
+"""C++ for CPUs: compiled by the machine's own compiler, called through a plain C ABI (tier B, native host code)."""
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelwright.core.candidate import ParamValue
+from kernelwright.core.case import Case, DType, TensorSpec
+from kernelwright.core.plan_language import PlanFault, parse_params
+from kernelwright.core.ports import Availability, BuildResult
+from kernelwright.core.verdict import Status
+
+SUMMARY = "C++ with OpenMP on the host's cores"
+EXTENSION = ".cpp"
+TIER = "B"
+NOTES = """Include "kernelwright.h" and export one function:
+    extern "C" int kernel_fn(<inputs>, <scalars>, <outputs>)
+tensors as `const kw_tensor*`, floats as double, integers as int64_t, booleans as int32_t. Outputs are passed in.
+Return KW_OK or a named refusal. Built with -O3 -march=native -fopenmp; PARAMS become macros."""
+
+COMPILERS = ("g++", "clang++")
+FLAGS = ("-std=c++20", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-Wall")
+MAX_SOURCE_BYTES = 1 << 20
+MAX_LOG_BYTES = 8192
+MAX_AXES = 8
+BUILD_SECONDS = 120
+
+DTYPE_CODES = {
+    DType.FP32: 0,
+    DType.FP16: 1,
+    DType.BF16: 2,
+    DType.FP64: 3,
+    DType.INT64: 4,
+    DType.INT32: 5,
+    DType.BOOL: 6,
+}
+REFUSALS = {1: "dtype", 2: "layout", 3: "shape"}
+
+
+def compiler() -> str | None:
+    """Return the path of the first compiler found."""
+    return next((path for name in COMPILERS if (path := shutil.which(name))), None)
+
+
+def available() -> Availability:
+    """Tell whether a C++ compiler is installed."""
+    found = compiler()
+    if found is None:
+        return Availability(
+            False,
+            f"none of {', '.join(COMPILERS)} on PATH",
+            "Install a C++ compiler, for example `apt-get install g++`.",
+        )
+    return Availability(True, found)
+
+
+def fingerprint() -> str:
+    """Return what decides the machine code besides the source: compiler, version, flags, CPU."""
+    found = compiler() or "none"
+    command = [found, "-v", "-E", "-x", "c++", "-march=native", "-"]
+    version = subprocess.run(command, input="", text=True, capture_output=True, check=False)
+    # The driver prints the CPU it resolved -march=native to: two machines never share a build by accident.
+    resolved = next((line for line in version.stderr.splitlines() if "cc1plus" in line), "")
+    header = (include_folder() / "kernelwright.h").read_text()
+    return "\n".join([found, *FLAGS, resolved, header])
+
+
+def include_folder() -> Path:
+    """Return the folder of `kernelwright.h`."""
+    return Path(__file__).parent / "include"
+
+
+def check(source: str) -> str | None:
+    """Return why the source is refused before building, or None."""
+    if len(source.encode()) > MAX_SOURCE_BYTES:
+        return f"source of {len(source.encode())} bytes; at most {MAX_SOURCE_BYTES} are allowed"
+    if "kernel_fn" not in source or 'extern "C"' not in source:
+        return 'no `extern "C" int kernel_fn(...)` of its own'
+    try:
+        parse_params(source)
+    except PlanFault as fault:
+        return str(fault)
+    return None
+
+
+def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildResult:
+    """Compile into `folder/kernel.so`; messages carry the candidate's own line numbers."""
+    found = compiler()
+    if found is None:
+        return BuildResult(status=Status.BUILD_FAILED, log=f"no compiler: {available().remedy}")
+    (folder / "kernel.cpp").write_text(source)
+    macros = [f"-D{name}={_macro(value)}" for name, value in values.items()]
+    command = [found, *FLAGS, f"-I{include_folder()}", *macros, "kernel.cpp", "-o", "kernel.so"]
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no result after {BUILD_SECONDS} s")
+    log = done.stderr[:MAX_LOG_BYTES]
+    if done.returncode != 0:
+        return BuildResult(status=Status.BUILD_FAILED, log=log)
+    return BuildResult(status=Status.ACCEPTED, log=log, artefact="kernel.so")
+
+
+def _macro(value: ParamValue) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+class KwTensor(ctypes.Structure):
+    """The C struct `kw_tensor`."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("shape", ctypes.c_int64 * MAX_AXES),
+        ("stride", ctypes.c_int64 * MAX_AXES),
+        ("ndim", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+    )
+
+
+def tensor_struct(spec: TensorSpec, address: int) -> KwTensor:
+    """Return the C view of a tensor whose first element lies at `address`."""
+    axes = len(spec.shape)
+    shape, stride = (
+        (ctypes.c_int64 * MAX_AXES)(*spec.shape),
+        (ctypes.c_int64 * MAX_AXES)(*spec.element_strides),
+    )
+    return KwTensor(address, shape, stride, axes, DTYPE_CODES[spec.dtype])
+
+
+def _scalar(value: bool | int | float) -> Any:
+    if isinstance(value, bool):
+        return ctypes.c_int32(value)
+    return ctypes.c_int64(value) if isinstance(value, int) else ctypes.c_double(value)
+
+
+def open_kernel(artefact: Path) -> Callable[..., int]:
+    """Return `kernel_fn` of a built library."""
+    function = ctypes.CDLL(str(artefact)).kernel_fn
+    function.restype = ctypes.c_int
+    return function
+
+
+def bind(
+    artefact: Path, cases: Sequence[Case], calls: Sequence[tuple[int, Mapping[str, int]]]
+) -> list[Callable[[], int]]:
+    """Return one closure per call; a call is a case index and the address of each tensor's first element."""
+    function = open_kernel(artefact)
+
+    def closure(case: Case, addresses: Mapping[str, int]) -> Callable[[], int]:
+        tensors = [tensor_struct(spec, addresses[spec.name]) for spec in (*case.inputs, *case.outputs)]
+        references = [ctypes.byref(tensor) for tensor in tensors]
+        scalars = [_scalar(value) for value in case.scalars.values()]
+        split = len(case.inputs)
+        arguments = (*references[:split], *scalars, *references[split:])
+        return lambda: function(*arguments)
+
+    return [closure(cases[index], addresses) for index, addresses in calls]

@@ -1,0 +1,62 @@
+"""`python -m kernelwright.judge`: the judge process. Requests on standard input, answers on standard output.
+
+1. The engine starts it with an environment that holds no key, and sends `JudgeSettings`.
+2. It starts the reference and the nursery, then answers `Evaluate` and `Compare` one by one.
+3. A candidate's failure is part of an answer. A mistake of ours is a `Fault`; the judge lives on.
+4. When the engine hangs up, it kills its children and ends.
+"""
+
+import os
+import sys
+import traceback
+
+from pydantic import BaseModel
+
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.frames import read_message, write_message
+from kernelwright.core.messages import (
+    JUDGE_REQUEST,
+    Compare,
+    Evaluate,
+    EvaluationAnswer,
+    Fault,
+    JudgeSettings,
+    Progress,
+)
+
+
+def main() -> None:
+    """Serve one engine."""
+    # Libraries may print; the answer's channel must carry frames only.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    settings = read_message(sys.stdin.buffer, JUDGE_REQUEST)
+    if not isinstance(settings, JudgeSettings):
+        return
+    from kernelwright.judge.evaluate import Judge
+
+    judge = Judge(settings, lambda text: write_message(answers, Progress(text=text)))
+    try:
+        while (request := read_message(sys.stdin.buffer, JUDGE_REQUEST)) is not None:
+            write_message(answers, _answer(judge, request))
+    finally:
+        judge.close()
+
+
+def _answer(judge: object, request: BaseModel) -> BaseModel:
+    from kernelwright.judge.evaluate import Judge
+
+    assert isinstance(judge, Judge)
+    try:
+        if isinstance(request, Evaluate):
+            verdict = judge.evaluate(request.problem, request.candidate, request.profile)
+            return EvaluationAnswer(evaluation=verdict)
+        if isinstance(request, Compare):
+            return judge.compare(request.problem, request.incumbent, request.challenger)
+    except KernelwrightError as error:
+        return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
+    return Fault(error="BadFrame", message=f"unexpected request {type(request).__name__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""The arena: the judge's own memory for inputs and outputs, lent to a runner page by page.
+
+Two sealed memory files hold every buffer of a job. Inputs are lent read-only. Outputs are poisoned before each run
+with a fresh NaN payload; the bytes around each tensor carry a canary that must survive.
+"""
+
+import ctypes
+import mmap
+import os
+import random
+from collections.abc import Sequence
+
+import torch
+
+from kernelwright.core.case import Case, DType, TensorSpec
+from kernelwright.core.messages import Call, Region
+from kernelwright.ops._draw import torch_dtype
+
+PAGE = mmap.PAGESIZE
+ALIGNMENT = 64
+"""Start of a well aligned tensor: a cache line, as torch's own CPU allocator gives."""
+
+BITS: dict[DType, tuple[torch.dtype, int, int]] = {
+    DType.FP64: (torch.int64, 0x7FF8_0000_0000_0000, 51),
+    DType.FP32: (torch.int32, 0x7FC0_0000, 22),
+    DType.FP16: (torch.int16, 0x7E00, 9),
+    DType.BF16: (torch.int16, 0x7FC0, 6),
+    DType.INT64: (torch.int64, 0x5AA5_0000_0000_0000, 40),
+    DType.INT32: (torch.int32, 0x5AA5_0000, 16),
+}
+"""Same-sized integer type, quiet NaN (or an unlikely integer), and free payload bits of each output type."""
+
+
+class Slab:
+    """One memory file, mapped here for reading and writing."""
+
+    def __init__(self, name: str, nbytes: int) -> None:
+        self.nbytes = max(nbytes, PAGE)
+        self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        os.ftruncate(self.descriptor, self.nbytes)
+        self.memory = mmap.mmap(self.descriptor, self.nbytes)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def bytes_view(self, offset: int, length: int) -> torch.Tensor:
+        """Return bytes of the slab as a tensor."""
+        view = (ctypes.c_char * length).from_address(self.address + offset)
+        return torch.frombuffer(view, dtype=torch.uint8)
+
+    def read_only_descriptor(self) -> int:
+        """Return a new descriptor through which the kernel refuses any writable mapping."""
+        return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Give the memory back; the mapping goes with the last view of it."""
+        os.close(self.descriptor)
+
+
+def _storage_bytes(spec: TensorSpec) -> int:
+    return spec.storage_elements * spec.dtype.itemsize
+
+
+def _place(spec: TensorSpec, slab: str, offset: int, *, at_end: bool) -> Region:
+    """Return pages for a tensor, its storage flush with the first page or with the last."""
+    needed = _storage_bytes(spec)
+    length = -(-needed // PAGE) * PAGE
+    start = (length - needed) // ALIGNMENT * ALIGNMENT if at_end else 0
+    return Region(slab=slab, offset=offset, length=length, start=start)  # type: ignore[arg-type]
+
+
+class Arena:
+    """Buffers for a list of calls."""
+
+    def __init__(self, cases: Sequence[Case], call_cases: Sequence[int], rng: random.Random) -> None:
+        self.cases = tuple(cases)
+        self.rng = rng
+        calls, ends = [], {"inputs": 0, "outputs": 0}
+        for number, index in enumerate(call_cases):
+            regions = {}
+            for slab, specs in (("inputs", self.cases[index].inputs), ("outputs", self.cases[index].outputs)):
+                for spec in specs:
+                    regions[spec.name] = _place(spec, slab, ends[slab], at_end=number % 2 == 1)
+                    ends[slab] += regions[spec.name].length
+            calls.append(Call(case=index, regions=regions))
+        self.calls = tuple(calls)
+        self.inputs, self.outputs = Slab("inputs", ends["inputs"]), Slab("outputs", ends["outputs"])
+        self.poison_payload = 0
+        self.canary = rng.randrange(1, 255)
+
+    def __enter__(self) -> "Arena":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.inputs.close()
+        self.outputs.close()
+
+    def view(self, call: int, spec: TensorSpec, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Return the judge's own view of a tensor of a call."""
+        region = self.calls[call].regions[spec.name]
+        kind = dtype or torch_dtype(spec.dtype)
+        if spec.numel == 0:
+            return torch.empty(spec.shape, dtype=kind)
+        slab = self.inputs if region.slab == "inputs" else self.outputs
+        raw = slab.bytes_view(region.offset + region.start, _storage_bytes(spec))
+        return raw.view(kind).as_strided(spec.shape, spec.element_strides, spec.offset)
+
+    def write_inputs(self, call: int, tensors: dict[str, torch.Tensor]) -> None:
+        """Fill the inputs of a call; a case's own strides are honoured."""
+        for spec in self.cases[self.calls[call].case].inputs:
+            self.view(call, spec).copy_(tensors[spec.name])
+
+    def poison_outputs(self) -> None:
+        """Make every output element a NaN with a new payload and every byte around it the canary."""
+        self.poison_payload = self.rng.getrandbits(62)
+        whole = self.outputs.bytes_view(0, self.outputs.nbytes)
+        whole.fill_(self.canary)
+        for number, call in enumerate(self.calls):
+            for spec in self.cases[call.case].outputs:
+                kind, _, _ = BITS[spec.dtype]
+                self.view(number, spec, dtype=kind).fill_(self._poison(spec.dtype))
+
+    def _poison(self, dtype: DType) -> int:
+        _, quiet, free = BITS[dtype]
+        return quiet | (self.poison_payload & ((1 << free) - 1)) | 1
+
+    def unwritten(self, call: int, spec: TensorSpec) -> int:
+        """Return how many elements of an output still carry the poison."""
+        kind, _, _ = BITS[spec.dtype]
+        return int((self.view(call, spec, dtype=kind) == self._poison(spec.dtype)).sum())
+
+    def canary_broken(self, call: int, spec: TensorSpec) -> bool:
+        """Tell whether a byte of the region outside the tensor's elements was written."""
+        region = self.calls[call].regions[spec.name]
+        if region.length == 0:
+            return False
+        pages = self.outputs.bytes_view(region.offset, region.length).clone()
+        end = region.start + _storage_bytes(spec)
+        inside = pages[region.start : end].clone()
+        elements = inside.view(BITS[spec.dtype][0]).as_strided(spec.shape, spec.element_strides, spec.offset)
+        elements.fill_(int.from_bytes([self.canary] * spec.dtype.itemsize, "little", signed=True))
+        pages[region.start : end] = inside
+        return bool((pages != self.canary).any())
+
+    def input_digest(self) -> int:
+        """Return a checksum of all input bytes, to see whether any was changed."""
+        words = self.inputs.bytes_view(0, self.inputs.nbytes).view(torch.int64)
+        weights = torch.arange(1, words.numel() + 1, dtype=torch.int64)
+        return int((words * (2 * weights + 1)).sum())
+
+    def output_bytes(self, call: int) -> torch.Tensor:
+        """Return a copy of the very bits a call's outputs consist of."""
+        outputs = [self.view(call, spec) for spec in self.cases[self.calls[call].case].outputs]
+        return torch.cat([out.contiguous().reshape(-1).view(torch.uint8) for out in outputs])

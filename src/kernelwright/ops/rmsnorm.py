@@ -1,0 +1,96 @@
+"""RMSNorm over the last axis: out = x / sqrt(mean(x^2) + eps) * weight."""
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.roofline import Work
+from kernelwright.ops._draw import draw, draw_weight, generator, log_uniform
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUMMARY = "x / sqrt(mean(x^2) + eps) * weight over the last axis"
+DTYPES = (DType.FP32, DType.FP16, DType.BF16)
+BOARD = ((2048, 4096), (4096, 4096), (8192, 4096), (8192, 8192))
+"""Sizes of the H200 board and of AutoKernel's table."""
+SMALL = ((4, 64), (64, 256), (128, 1024))
+EDGES = ((1, 1), (1, 4096), (7, 1), (3, 127), (5, 1023), (2, 1025), (13, 4097), (31, 97), (2, 50257), (0, 64))
+
+
+def case(
+    axes: Mapping[str, int], dtype: DType, scalars: Mapping[str, bool | int | float] | None = None
+) -> Case:
+    """Return the contiguous case of that size."""
+    rows, cols = axes["rows"], axes["cols"]
+    return Case(
+        op="rmsnorm",
+        axes={"rows": rows, "cols": cols},
+        dtype=dtype,
+        compute=Compute.STRICT_FP32 if dtype is DType.FP32 else Compute.FP32_ACCUMULATE,
+        inputs=(
+            TensorSpec(name="x", shape=(rows, cols), dtype=dtype),
+            TensorSpec(name="weight", shape=(cols,), dtype=dtype),
+        ),
+        outputs=(TensorSpec(name="out", shape=(rows, cols), dtype=dtype),),
+        scalars={"eps": 1e-5, **(scalars or {})},
+    )
+
+
+def public_cases() -> tuple[Case, ...]:
+    """Return small sizes in every dtype and the board in fp16."""
+    small = [case({"rows": r, "cols": c}, dtype) for r, c in SMALL for dtype in DTYPES]
+    board = [case({"rows": r, "cols": c}, DType.FP16) for r, c in BOARD]
+    return (*small, *board)
+
+
+def edge_cases() -> tuple[Case, ...]:
+    """Return awkward sizes, with an eps that matters on some."""
+    return tuple(
+        case({"rows": r, "cols": c}, dtype, {"eps": 1e-6 if r % 2 else 0.3})
+        for r, c in EDGES
+        for dtype in DTYPES
+    )
+
+
+def sample_case(rng: random.Random) -> Case:
+    """Return a random legal case of at most about a million elements."""
+    cols = log_uniform(1, 16384, rng.random())
+    rows = log_uniform(1, max(1, (1 << 20) // cols), rng.random())
+    return case({"rows": rows, "cols": cols}, rng.choice(DTYPES), {"eps": 10 ** rng.uniform(-8, -1)})
+
+
+def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+    """Return fresh inputs on the CPU."""
+    rng = generator(seed)
+    x, weight = case.inputs
+    return {"x": draw(x, distribution, rng), "weight": draw_weight(weight, rng)}
+
+
+def reference(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return the framework's own result in the precision of the inputs."""
+    import torch.nn.functional as F
+
+    x, weight = inputs["x"], inputs["weight"]
+    return (F.rms_norm(x, (x.shape[-1],), weight, float(scalars["eps"])),)
+
+
+def error_scale(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return |out| itself: nothing cancels in the formula, so every element is good to relative precision."""
+    return (reference(inputs, scalars)[0].abs(),)
+
+
+def work(case: Case) -> Work:
+    """Return bytes of x, weight and out; a square, a sum, two products per element."""
+    x, weight = case.inputs
+    return Work(
+        bytes_read=x.nbytes + weight.nbytes,
+        bytes_written=case.outputs[0].nbytes,
+        flops=4 * x.numel,
+        compute_class=case.dtype.value,
+    )
