@@ -1,0 +1,118 @@
+"""`kernelwright doctor`."""
+
+import shutil
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from kernelwright.cli.screen import Answer, JsonFlag, out, print_json
+from kernelwright.report.catalogue import BackendRow, backend_rows
+
+COMPILERS = ("g++", "clang++", "nvcc", "hipcc")
+LIBRARIES = (
+    "torch",
+    "triton",
+    "cuda-core",
+    "cuda-bindings",
+    "transformers",
+    "pydantic-ai-slim",
+    "matplotlib",
+    "mcp",
+)
+
+
+class Finding(Answer):
+    """One thing doctor looked at."""
+
+    name: str
+    """What was looked for."""
+    found: bool
+    """Whether it is there."""
+    detail: str
+    """Version, path, or how to get it."""
+
+
+class DoctorAnswer(Answer):
+    """What `doctor --json` prints."""
+
+    interpreter: str
+    """Python's version and path."""
+    devices: list[Finding]
+    """CPU and GPUs with their drivers."""
+    compilers: list[Finding]
+    """Compilers on PATH."""
+    libraries: list[Finding]
+    """Python packages, core and optional."""
+    backends: list[BackendRow]
+    """Each language: usable, or what is missing and how to get it."""
+    ready: bool
+    """Whether at least one language beyond the baselines can be used."""
+
+
+def _devices() -> list[Finding]:
+    from kernelwright.hardware.detect import devices
+
+    found = [
+        Finding(
+            name=f"{device.kind.value}:{device.index}",
+            found=True,
+            detail=f"{device.name}, {device.arch}, {device.memory_bytes / 2**30:.0f} GiB, driver {device.driver}",
+        )
+        for device in devices()
+    ]
+    if not any(item.name.startswith(("cuda", "rocm")) for item in found):
+        found.append(
+            Finding(
+                name="gpu",
+                found=False,
+                detail="no GPU driver answers; kernels run on the CPU. For NVIDIA install the driver (nvidia-smi).",
+            )
+        )
+    return found
+
+
+def _compiler(name: str) -> Finding:
+    path = shutil.which(name)
+    if path is None:
+        return Finding(name=name, found=False, detail="not on PATH")
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.strip()] or ["version unknown"]
+    words = next((line for line in lines if "release" in line), lines[0])
+    return Finding(name=name, found=True, detail=f"{words.strip()} ({path})")
+
+
+def _library(name: str) -> Finding:
+    try:
+        return Finding(name=name, found=True, detail=version(name))
+    except PackageNotFoundError:
+        return Finding(name=name, found=False, detail=f"pip install {name}")
+
+
+def doctor(as_json: JsonFlag = False) -> None:
+    """Check interpreter, devices, compilers and every language; say what is missing and how to get it."""
+    rows = backend_rows()
+    answer = DoctorAnswer(
+        interpreter=f"Python {sys.version.split()[0]} ({sys.executable})",
+        devices=_devices(),
+        compilers=[_compiler(name) for name in COMPILERS],
+        libraries=[_library(name) for name in LIBRARIES],
+        backends=rows,
+        ready=any(row.usable and row.name not in ("eager", "compiled") for row in rows),
+    )
+    if as_json:
+        print_json(answer)
+        return
+    console = out()
+    console.print(answer.interpreter)
+    groups = {"devices": answer.devices, "compilers": answer.compilers, "libraries": answer.libraries}
+    for title, findings in groups.items():
+        console.print(f"\n[bold]{title}[/]")
+        for item in findings:
+            console.print(
+                f"  {'[green]ok[/]' if item.found else '[yellow]--[/]'} {item.name:17} {item.detail}"
+            )
+    console.print("\n[bold]backends[/]")
+    for row in rows:
+        detail = row.detail if row.usable else f"{row.detail}. {row.remedy}"
+        console.print(f"  {'[green]ok[/]' if row.usable else '[red]no[/]'} {row.name:17} {detail}")
+    console.print(f"\n{'Ready.' if answer.ready else 'No language can be used yet; see above.'}")

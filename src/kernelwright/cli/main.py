@@ -1,0 +1,69 @@
+"""`kernelwright`: the verbs, and the outermost frame that turns every failure into one line and an exit code."""
+
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from kernelwright.cli import backends, doctor, journal, ops, optimize, show, version
+from kernelwright.cli.screen import ExitCode, err
+from kernelwright.core.errors import KernelwrightError
+
+
+def build_app() -> typer.Typer:
+    """Return the command line with all its verbs."""
+    app = typer.Typer(
+        name="kernelwright",
+        help="Finds where a PyTorch model spends its time and rewrites the kernels that matter.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def options(
+        debug: Annotated[
+            bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")
+        ] = False,
+    ) -> None:
+        """Finds where a PyTorch model spends its time and rewrites the kernels that matter."""
+
+    app.command("optimize")(optimize.optimize)
+    app.command("doctor")(doctor.doctor)
+    app.command("show")(show.show)
+    app.add_typer(journal.app(), name="journal")
+    app.command("ops")(ops.ops)
+    app.command("backends")(backends.backends)
+    app.command("version")(version.version)
+    return app
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        code = build_app()(standalone_mode=False)
+    except KernelwrightError as error:
+        code = _failed(f"error: {error}", ExitCode.MISTAKE, debug)
+    except click.exceptions.Abort:
+        code = _failed("interrupted; everything journalled so far is safe", ExitCode.INTERRUPTED, False)
+    except KeyboardInterrupt:
+        code = _failed("interrupted; everything journalled so far is safe", ExitCode.INTERRUPTED, False)
+    except click.ClickException as error:
+        error.show()
+        code = ExitCode.USAGE
+    except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
+        code = _failed(f"bug: {type(error).__name__}: {error} (--debug shows where)", ExitCode.BUG, debug)
+    sys.exit(int(code or 0))
+
+
+def _failed(line: str, code: ExitCode, debug: bool) -> ExitCode:
+    console = err()
+    if debug:
+        import traceback
+
+        console.print(traceback.format_exc(), markup=False)
+    console.print(line, style="red", markup=False)
+    return code

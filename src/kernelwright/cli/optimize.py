@@ -1,0 +1,146 @@
+"""`kernelwright optimize`: the main job."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelwright.cli.screen import (
+    Answer,
+    ExitCode,
+    HomeOption,
+    JsonFlag,
+    err,
+    kernelwright_home,
+    out,
+    print_json,
+)
+from kernelwright.core.config import RunConfig, parse_toml, resolve
+from kernelwright.core.events import ModelVerified
+
+
+class KernelRow(Answer):
+    """One problem of the run and its best kernel."""
+
+    case: str
+    """Op, size and dtype."""
+    count: int
+    """How often it occurs in the model."""
+    share: float
+    """Share of the model's time before."""
+    winner: str
+    """Backend of the best candidate; `eager` means the baseline kept its title."""
+    ratio: float | None
+    """Baseline time over the winner's time."""
+    ci_low: float | None
+    """Lower end of the 95 % interval."""
+    ci_high: float | None
+    """Upper end of the 95 % interval."""
+    reason: str
+    """The gate's sentence."""
+
+
+class OptimizeAnswer(Answer):
+    """What `optimize --json` prints."""
+
+    run_id: str
+    """The run's id."""
+    folder: str
+    """The run folder with journal, blobs and results.tsv."""
+    kernels: list[KernelRow]
+    """One entry per problem."""
+    model: ModelVerified | None
+    """End to end, if anything was spliced."""
+    ended: str
+    """Why the run stopped."""
+
+
+def optimize(
+    model: Annotated[str | None, typer.Argument(help="The model: `path.py:factory`.")] = None,
+    backend: Annotated[str | None, typer.Option(help="Language of the candidates, or `auto`.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores.")
+    ] = None,
+    max_pairs: Annotated[int | None, typer.Option(help="Fresh process pairs per comparison at most.")] = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> int:
+    """Find the model's hot kernels, judge replacements, keep what is proven faster, verify end to end."""
+    from kernelwright.engine.app import start
+    from kernelwright.report.results import results_tsv
+    from kernelwright.store.journal import Journal
+
+    config = _config({"model": model, "backend": backend, "threads": threads, "max_pairs": max_pairs})
+    console = err()
+    if console.is_terminal:
+        with console.status("starting") as status:
+            folder = start(config, kernelwright_home(home), lambda text: status.update(text))
+    else:
+        folder = start(config, kernelwright_home(home), lambda text: console.print(text, markup=False))
+    with_tree = Journal.open(config.journal_url or folder, folder.name)
+    tree = with_tree.tree()
+    (folder / "results.tsv").write_text(results_tsv(tree))
+    answer = _answer(folder, tree)
+    print_json(answer) if as_json else _print(answer)
+    return ExitCode.OK
+
+
+def _config(flags: dict[str, object]) -> RunConfig:
+    """Return the resolved settings: flags over `kernelwright.toml` over defaults."""
+    from kernelwright.core.errors import BadConfig
+    from kernelwright.store.locate import config_file
+
+    path = config_file(Path.cwd())
+    where = str(path) if path else "defaults"
+    values = parse_toml(path.read_text(), where) if path else {}
+    config = resolve(flags, values, where)
+    if config.model is None:
+        raise BadConfig("command line", "no model given", "For example: kernelwright optimize model.py:build")
+    return config
+
+
+def _answer(folder: Path, tree: object) -> OptimizeAnswer:
+    from kernelwright.core.tree import Tree
+
+    assert isinstance(tree, Tree)
+    rows = []
+    for key, problem in tree.problems.items():
+        best = tree.nodes[key, tree.best[key]]
+        found = best.comparisons[-1] if best.comparisons else None
+        last = [node for (owner, _), node in tree.nodes.items() if owner == key and node.decision][-1]
+        assert last.decision is not None
+        rows.append(
+            KernelRow(
+                case=problem.cases[0].label,
+                count=problem.count,
+                share=problem.share,
+                winner=best.candidate.backend,
+                ratio=found.ratio if found else None,
+                ci_low=found.ci_low if found else None,
+                ci_high=found.ci_high if found else None,
+                reason=last.decision.reason,
+            )
+        )
+    ended = tree.ended.reason if tree.ended else "not ended"
+    return OptimizeAnswer(
+        run_id=folder.name, folder=str(folder), kernels=rows, model=tree.verified, ended=ended
+    )
+
+
+def _print(answer: OptimizeAnswer) -> None:
+    console = out()
+    for row in answer.kernels:
+        console.print(f"[bold]{row.case}[/]  x{row.count} in the model, {100 * row.share:.1f} % of its time")
+        console.print(f"  winner: {row.winner}; {row.reason}")
+    if found := answer.model:
+        own = f"x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]"
+        eager = f"x{found.eager_ratio:.3f} [{found.eager_ci_low:.3f}, {found.eager_ci_high:.3f}]"
+        console.print(
+            f"[bold]end to end[/]  {own} over the same graph without the winners, {eager} over eager"
+        )
+        console.print(
+            f"  error against float64: {found.drift:.2f} times the original's; {found.fallbacks} fallbacks"
+        )
+        console.print(f"  {'shipped' if found.shipped else 'not shipped'}: {found.reason}")
+    console.print(f"ended: {answer.ended}")
+    console.print(f"[dim]{answer.folder}[/]", soft_wrap=True)

@@ -1,0 +1,59 @@
+"""`kernelwright show`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelwright.cli.screen import Answer, HomeOption, JsonFlag, kernelwright_home, out, print_json
+from kernelwright.store.summary import Summary
+
+
+class ShowAnswer(Answer):
+    """What `show --json` prints."""
+
+    folder: str
+    """The run folder."""
+    summary: Summary
+    """The run at a glance."""
+
+
+def show(
+    run: Annotated[
+        str, typer.Argument(help="Run id, unique prefix, path of a run folder, or `last`.")
+    ] = "last",
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
+    """Show a run at a glance, answered from its stored summary."""
+    from kernelwright.store.journal import Journal
+    from kernelwright.store.locate import find_run
+
+    folder = find_run(kernelwright_home(home), run)
+    answer = ShowAnswer(folder=str(folder), summary=Journal.open(folder).summary())
+    if as_json:
+        print_json(answer)
+        return
+    _print(answer.summary, folder)
+
+
+def _print(summary: Summary, folder: Path) -> None:
+    console = out()
+    console.print(
+        f"[bold]{summary.run_id}[/]  {summary.model or ''}  on {summary.device or 'unknown device'}"
+    )
+    counts = f"{summary.candidates} candidates, {summary.kept} kept, {summary.reverted} reverted"
+    console.print(f"{summary.events} events, {counts}")
+    for problem in summary.problems.values():
+        gain = (
+            f"x{problem.best.ratio:.3f} over its baseline"
+            if problem.best and problem.best.ratio
+            else "baseline"
+        )
+        console.print(f"  {', '.join(problem.cases)}  {100 * problem.share:.1f} % of the time  best: {gain}")
+    if found := summary.verified:
+        console.print(
+            f"end to end: x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]; {found.reason}"
+        )
+    console.print(f"ended: {summary.ended}" if summary.ended else "not ended")
+    console.print(f"[dim]{folder}[/]", soft_wrap=True)

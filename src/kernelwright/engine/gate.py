@@ -1,0 +1,58 @@
+"""Keep or revert: a pure reading of what the judge wrote."""
+
+from kernelwright.core.messages import Disqualified
+from kernelwright.core.verdict import Comparison, Decision, Evaluation, Outcome, Profile, Status
+
+
+def first_of_problem(evaluation: Evaluation) -> Decision:
+    """Return the decision on a baseline: it holds the title until a challenger is proven faster."""
+    accepted = evaluation.status is Status.ACCEPTED
+    reason = (
+        "baseline: holds the title until a challenger is proven faster"
+        if accepted
+        else _rejection(evaluation)
+    )
+    return _decision(evaluation, accepted, reason)
+
+
+def rejected(evaluation: Evaluation) -> Decision:
+    """Return the decision on a candidate that did not pass its profile."""
+    return _decision(evaluation, False, _rejection(evaluation))
+
+
+def disqualified(evaluation: Evaluation, found: Disqualified) -> Decision:
+    """Return the decision on a candidate that failed while it was timed."""
+    return _decision(evaluation, False, found.reason)
+
+
+def decide(evaluation: Evaluation, comparison: Comparison) -> Decision:
+    """Return the decision on an accepted challenger: only a proven gain under a full profile is kept."""
+    if comparison.challenger_hash != evaluation.candidate_hash:
+        raise ValueError("the comparison is about another candidate than the evaluation")
+    interval = f"x{comparison.ratio:.3f} [{comparison.ci_low:.3f}, {comparison.ci_high:.3f}]"
+    evidence = f"{interval} over {comparison.pairs} fresh pairs, evidence {comparison.e_faster:.3g}"
+    if evaluation.status is not Status.ACCEPTED or evaluation.profile is Profile.QUICK:
+        return _decision(evaluation, False, "no certificate", comparison)
+    if comparison.outcome is Outcome.FASTER:
+        return _decision(evaluation, True, f"proven faster: {evidence}", comparison)
+    words = {Outcome.NOT_FASTER: "not faster", Outcome.NOT_PROVEN: "not proven faster"}[comparison.outcome]
+    return _decision(evaluation, False, f"{words}: {evidence}", comparison)
+
+
+def _rejection(evaluation: Evaluation) -> str:
+    failure = evaluation.failure
+    where = f" at {failure.stage.value}: {failure.reason}" if failure else ""
+    return f"{evaluation.status.value}{where}"
+
+
+def _decision(
+    evaluation: Evaluation, kept: bool, reason: str, comparison: Comparison | None = None
+) -> Decision:
+    return Decision(
+        problem_hash=evaluation.problem_hash,
+        candidate_hash=evaluation.candidate_hash,
+        kept=kept,
+        reason=reason,
+        evaluation_hash=evaluation.hash,
+        comparison_hash=comparison.hash if comparison else None,
+    )

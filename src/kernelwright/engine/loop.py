@@ -1,0 +1,232 @@
+"""One run, from a model to a verified splice. Every step is an event before the next begins.
+
+1. The model process traces the model; known ops become problems.
+2. The judge evaluates the baseline, then every seed the machine can build; the gate keeps what is proven faster.
+3. Winners are put into the model in fresh processes, checked against float64 and timed against the same graph
+   without them; they stay only if they pay end to end.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.config import RunConfig
+from kernelwright.core.device import Device
+from kernelwright.core.errors import BackendUnavailable, NothingToOptimize, ServiceDied
+from kernelwright.core.events import (
+    Body,
+    CandidateProposed,
+    Compared,
+    Decided,
+    Evaluated,
+    ModelVerified,
+    ProblemFound,
+    RunEnded,
+)
+from kernelwright.core.frozen import canonical_json, digest
+from kernelwright.core.messages import Disqualified, ModelTimed, ModelTraced, TraceModel, VerifyModel, Winner
+from kernelwright.core.problem import Problem
+from kernelwright.core.stats import block_bootstrap, hodges_lehmann
+from kernelwright.core.tree import Tree
+from kernelwright.core.verdict import Evaluation, Profile, Status
+from kernelwright.engine import gate
+from kernelwright.engine.seeds import seed
+from kernelwright.engine.service import JudgeClient, Show, ask_model
+from kernelwright.store.blobs import Blobs
+
+MODEL_ROUNDS = 12
+DRIFT_LIMIT = 1.5
+"""The spliced model may be this much further from float64 than the original: the error budget's own factor."""
+CPU_BACKENDS = ("cpp",)
+
+
+@dataclass
+class Run:
+    """A run in progress: its settings, its journal and the tree folded from it."""
+
+    config: RunConfig
+    device: Device
+    threads: int
+    folder: Path
+    record: Callable[[Sequence[Body]], None]
+    """Append events durably and fold them into the tree."""
+    tree: Tree
+    show: Show
+
+
+def optimize(run: Run, judge: JudgeClient) -> None:
+    """Carry out the run."""
+    traced = trace(run)
+    for problem in problems(run, traced):
+        run.record([ProblemFound(problem=problem)])
+        search(run, judge, problem)
+    reason = verify(run)
+    run.record([RunEnded(reason=reason)])
+
+
+def trace(run: Run) -> ModelTraced:
+    """Return what the model consists of."""
+    assert run.config.model is not None
+    run.show(f"tracing {run.config.model}")
+    answer = ask_model(TraceModel(spec=run.config.model, threads=run.threads), run.show)
+    if not isinstance(answer, ModelTraced):
+        raise ServiceDied("model", "gave times where a trace was asked for")
+    if not answer.regions:
+        raise NothingToOptimize(run.config.model, plugins.names("ops"))
+    return answer
+
+
+def problems(run: Run, traced: ModelTraced) -> list[Problem]:
+    """Return one problem per op and case, largest share first."""
+    found = [
+        Problem(
+            op=region.case.op,
+            cases=(region.case,),
+            device=run.device,
+            count=region.count,
+            share=region.share,
+        )
+        for region in traced.regions
+    ]
+    return sorted(found, key=lambda problem: -problem.share)
+
+
+def backends(config: RunConfig) -> tuple[str, ...]:
+    """Return the languages to try, refusing one that this machine cannot use."""
+    names = CPU_BACKENDS if config.backend == "auto" else (config.backend,)
+    for name in names:
+        status = plugins.load("backends", name).available()
+        if not status.usable:
+            raise BackendUnavailable(name, status.detail, status.remedy)
+    return names
+
+
+def search(run: Run, judge: JudgeClient, problem: Problem) -> None:
+    """Judge the baseline and every seed of a problem; the tree's pointer ends on the best proven one."""
+    baseline = seed(problem.op, "eager", Origin.BASELINE)
+    if baseline is None:
+        return
+    verdict = evaluate(run, judge, problem, baseline)
+    run.record([Decided(decision=gate.first_of_problem(verdict))])
+    if verdict.status is not Status.ACCEPTED:
+        raise ServiceDied("judge", f"the baseline of {problem.op} was not accepted: {verdict.failure}")
+    for name in backends(run.config):
+        if challenger := seed(problem.op, name, Origin.AUTHOR):
+            challenge(run, judge, problem, challenger)
+
+
+def evaluate(run: Run, judge: JudgeClient, problem: Problem, candidate: Candidate) -> Evaluation:
+    """Journal a candidate and the judge's verdict on it."""
+    run.record([CandidateProposed(problem_hash=problem.hash, candidate=candidate)])
+    verdict = judge.evaluate(problem, candidate, Profile.KEEP)
+    run.record([Evaluated(evaluation=verdict)])
+    return verdict
+
+
+def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candidate) -> None:
+    """Judge a challenger and, if it is accepted, compare it with the best so far."""
+    verdict = evaluate(run, judge, problem, challenger)
+    if verdict.status is not Status.ACCEPTED:
+        run.record([Decided(decision=gate.rejected(verdict))])
+        return
+    best = run.tree.nodes[problem.hash, run.tree.best[problem.hash]].candidate
+    found = judge.compare(problem, best, challenger)
+    if isinstance(found, Disqualified):
+        run.record([Decided(decision=gate.disqualified(verdict, found))])
+    else:
+        run.record([Compared(comparison=found), Decided(decision=gate.decide(verdict, found))])
+
+
+def winners(run: Run) -> tuple[Winner, ...]:
+    """Return every problem's best that is no baseline, with the very artefact that was certified."""
+    blobs, chosen = Blobs(run.folder / "blobs"), []
+    for problem_hash, candidate_hash in run.tree.best.items():
+        node = run.tree.nodes[problem_hash, candidate_hash]
+        if node.candidate.origin is Origin.BASELINE:
+            continue
+        for case in run.tree.problems[problem_hash].cases:
+            key = digest(canonical_json(node.candidate.values_for(case.hash)))
+            artefact = node.evaluations[-1].artefact_hashes[key]
+            chosen.append(
+                Winner(
+                    problem_hash=problem_hash,
+                    candidate_hash=candidate_hash,
+                    backend=node.candidate.backend,
+                    case=case,
+                    artefact=str(blobs.path(artefact)),
+                    artefact_hash=artefact,
+                )
+            )
+    return tuple(chosen)
+
+
+def verify(run: Run) -> str:
+    """Put the winners into the model, journal what that does end to end, and return why the run ends."""
+    chosen = winners(run)
+    if not chosen:
+        return "no candidate was proven faster than the baseline; nothing is spliced"
+    assert run.config.model is not None
+    timed: list[ModelTimed] = []
+    for number in range(run.config.model_processes):
+        run.show(f"model with winners: process {number + 1} of {run.config.model_processes}")
+        request = VerifyModel(
+            spec=run.config.model,
+            threads=run.threads,
+            winners=chosen,
+            rounds=MODEL_ROUNDS,
+            seed=random.SystemRandom().getrandbits(31),
+        )
+        answer = ask_model(request, run.show)
+        if not isinstance(answer, ModelTimed):
+            raise ServiceDied("model", "gave a trace where times were asked for")
+        timed.append(answer)
+    event = verification(chosen, timed)
+    run.record([event])
+    return "the winners pay end to end" if event.shipped else event.reason
+
+
+def verification(chosen: Sequence[Winner], timed: Sequence[ModelTimed]) -> ModelVerified:
+    """Return what several processes say of the spliced model: a pure function of their raw times."""
+    ratio, low, high = _interval([_log_ratios(one.captured_us, one.spliced_us) for one in timed])
+    eager_ratio, eager_low, eager_high = _interval(
+        [_log_ratios(one.eager_us, one.spliced_us) for one in timed]
+    )
+    drift = max(one.spliced_error / max(one.original_error, 1e-30) for one in timed)
+    fallbacks = sum(one.fallbacks for one in timed)
+    if drift > DRIFT_LIMIT:
+        reason = f"outputs drift: {drift:.2f} times the original's own error against float64"
+    elif not all(one.spliced_calls for one in timed):
+        reason = "the winners were never called"
+    elif low <= 1 or eager_low <= 1:
+        reason = "no end-to-end gain could be proven: the interval reaches 1"
+    else:
+        reason = "faster end to end, outputs within the original's own error"
+    return ModelVerified(
+        winners={winner.problem_hash: winner.candidate_hash for winner in chosen},
+        ratio=ratio,
+        ci_low=low,
+        ci_high=high,
+        eager_ratio=eager_ratio,
+        eager_ci_low=eager_low,
+        eager_ci_high=eager_high,
+        drift=drift,
+        fallbacks=fallbacks,
+        shipped=reason.startswith("faster"),
+        reason=reason,
+    )
+
+
+def _log_ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    return [math.log(old / new) for old, new in zip(before, after, strict=True)]
+
+
+def _interval(groups: list[list[float]]) -> tuple[float, float, float]:
+    """Return ratio and 95 % interval over processes and rounds."""
+    centre = hodges_lehmann([median(group) for group in groups])
+    low, high = block_bootstrap(groups, random.Random(0), block=4)
+    return math.exp(centre), math.exp(min(low, centre)), math.exp(max(high, centre))

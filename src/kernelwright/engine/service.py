@@ -1,0 +1,169 @@
+"""The engine's clients: the judge and the model, each a process behind a pair of pipes."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter
+
+import kernelwright
+from kernelwright.core import errors
+from kernelwright.core.candidate import Candidate
+from kernelwright.core.environment import child_environment
+from kernelwright.core.errors import BadFrame, KernelwrightError, ServiceDied
+from kernelwright.core.frames import read_message, write_message
+from kernelwright.core.messages import (
+    JUDGE_ANSWER,
+    MODEL_ANSWER,
+    Compare,
+    ComparisonAnswer,
+    Disqualified,
+    Evaluate,
+    EvaluationAnswer,
+    Fault,
+    JudgeSettings,
+    ModelTimed,
+    ModelTraced,
+    Progress,
+    TraceModel,
+    VerifyModel,
+)
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Comparison, Evaluation, Profile
+
+Message = TypeVar("Message")
+Show = Callable[[str], None]
+
+
+class Relayed(KernelwrightError):
+    """A mistake another process found; its own words."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def raise_fault(fault: Fault) -> None:
+    """Raise a fault of another process as the same class here."""
+    kind = getattr(errors, fault.error, None)
+    relayed = Relayed(fault)
+    if isinstance(kind, type) and issubclass(kind, KernelwrightError):
+        relayed.__class__ = type(kind.__name__, (Relayed, kind), {})
+    raise relayed
+
+
+class Child:
+    """A process of ours that answers frames."""
+
+    def __init__(self, name: str, module: str, threads: int, cwd: Path | None = None) -> None:
+        self.name = name
+        self.log = tempfile.TemporaryFile()
+        self.home = tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
+        root = Path(kernelwright.__file__).parents[1]
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env=child_environment(os.environ, root, Path(self.home.name), threads),
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+    def send(self, message: BaseModel) -> None:
+        """Send one message."""
+        assert self.process.stdin is not None
+        try:
+            write_message(self.process.stdin, message)
+        except BrokenPipeError as error:
+            raise ServiceDied(self.name, self.last_words()) from error
+
+    def receive(self, kind: TypeAdapter[Message], show: Show) -> Message:
+        """Return the next answer; progress is shown, faults are raised."""
+        assert self.process.stdout is not None
+        while True:
+            try:
+                answer = read_message(self.process.stdout, kind)
+            except BadFrame as error:
+                raise ServiceDied(self.name, f"{error} {self.last_words()}") from error
+            if answer is None:
+                raise ServiceDied(self.name, self.last_words())
+            if isinstance(answer, Progress):
+                show(answer.text)
+            elif isinstance(answer, Fault):
+                raise_fault(answer)
+            else:
+                return answer
+
+    def last_words(self) -> str:
+        """Return the end of what the process printed."""
+        self.log.seek(0)
+        text = self.log.read()[-800:].decode(errors="replace").strip()
+        return text or f"exit code {self.process.poll()}"
+
+    def close(self, patience_s: float = 5.0) -> None:
+        """Hang up, wait a moment, then kill the whole group."""
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=patience_s)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self.log.close()
+        self.home.cleanup()
+
+
+class JudgeClient:
+    """The judge, seen from the engine."""
+
+    def __init__(self, settings: JudgeSettings, show: Show) -> None:
+        self.show = show
+        self.child = Child("judge", "kernelwright.judge", settings.threads)
+        self.child.send(settings)
+
+    def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
+        """Return the verdict on one candidate."""
+        self.child.send(Evaluate(problem=problem, candidate=candidate, profile=profile))
+        answer = self.child.receive(JUDGE_ANSWER, self.show)
+        if not isinstance(answer, EvaluationAnswer):
+            raise ServiceDied("judge", f"answered {type(answer).__name__} to Evaluate")
+        return answer.evaluation
+
+    def compare(
+        self, problem: Problem, incumbent: Candidate, challenger: Candidate
+    ) -> Comparison | Disqualified:
+        """Return the paired comparison of two accepted candidates."""
+        self.child.send(Compare(problem=problem, incumbent=incumbent, challenger=challenger))
+        answer = self.child.receive(JUDGE_ANSWER, self.show)
+        if isinstance(answer, ComparisonAnswer):
+            return answer.comparison
+        if isinstance(answer, Disqualified):
+            return answer
+        raise ServiceDied("judge", f"answered {type(answer).__name__} to Compare")
+
+    def close(self) -> None:
+        """End the judge and everything it started."""
+        self.child.close()
+
+
+def ask_model(request: TraceModel | VerifyModel, show: Show) -> ModelTraced | ModelTimed:
+    """Return a fresh model process's answer to one request."""
+    child = Child("model", "kernelwright.model", request.threads, cwd=Path.cwd())
+    try:
+        child.send(request)
+        answer = child.receive(MODEL_ANSWER, show)
+    finally:
+        child.close()
+    if isinstance(answer, ModelTraced | ModelTimed):
+        return answer
+    raise ServiceDied("model", f"answered {type(answer).__name__}")
