@@ -1,6 +1,7 @@
 # Two commands from a bare clone: `make run` does the main job, `make test` passes the tests.
 PY ?= python3
 PYTHON ?= 3.12
+TWIN_PY ?= python$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -43,14 +44,14 @@ bundle: $(READY)
 	@rm -rf build/offline && mkdir -p build/offline
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --only-binary :all: \
 	  --python-version $(PYTHON) --implementation cp --target build/offline -r bundle.txt -c constraints.txt
-	@cp -r src/kernelwright build/offline/ && find build/offline -name __pycache__ -prune -exec rm -rf {} +
-	@$(BIN)/python docs/generate.py --bundle-metadata build/offline
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation \
+	  --target build/offline . && rm -rf build/lib build/bdist.* build/offline/bin
 	@du -sm build/offline | awk '{ print "build/offline: " $$1 " MiB"; exit $$1 >= 45 }'
 
-# A copy of the GPU node's Python stack, to try things in before they go there; needs python$(PYTHON), 5 GB, no GPU.
+# A copy of the GPU node's Python stack, to try things in before they go there; needs Python $(PYTHON) (TWIN_PY=...), 5 GB, no GPU.
 twin: bundle
-	python$(PYTHON) -m venv .twin
-	.twin/bin/pip install --quiet -r twin.txt
+	$(TWIN_PY) -m venv .twin
+	.twin/bin/pip install --quiet --disable-pip-version-check -r twin.txt
 	PYTHONPATH=build/offline .twin/bin/python -m kernelwright doctor
 
 clean:

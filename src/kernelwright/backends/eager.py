@@ -16,6 +16,15 @@ SUMMARY = "PyTorch eager: the baseline"
 EXTENSION = ".py"
 TIER = "B"
 NOTES = "A file with `kernel_fn(inputs..., scalars...)` that returns the outputs. Only for baselines."
+TORCH_NAMES = {
+    DType.FP32: "float32",
+    DType.FP16: "float16",
+    DType.BF16: "bfloat16",
+    DType.FP64: "float64",
+    DType.INT64: "int64",
+    DType.INT32: "int32",
+    DType.BOOL: "bool",
+}
 
 
 def available() -> Availability:
@@ -45,20 +54,18 @@ def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildR
     return BuildResult(status=Status.ACCEPTED, artefact="kernel.py")
 
 
+def torch_dtype(dtype: DType) -> Any:
+    """Return torch's name of an element type. `Any`: torch is imported lazily."""
+    import torch
+
+    return getattr(torch, TORCH_NAMES[dtype])
+
+
 def tensor_at(spec: TensorSpec, address: int) -> Any:
     """Return a torch view of the tensor whose first element lies at `address`."""
     import torch
 
-    kinds = {
-        DType.FP32: torch.float32,
-        DType.FP16: torch.float16,
-        DType.BF16: torch.bfloat16,
-        DType.FP64: torch.float64,
-        DType.INT64: torch.int64,
-        DType.INT32: torch.int32,
-        DType.BOOL: torch.bool,
-    }
-    kind = kinds[spec.dtype]
+    kind = torch_dtype(spec.dtype)
     if spec.numel == 0:
         return torch.empty(spec.shape, dtype=kind)
     elements = spec.storage_elements - spec.offset

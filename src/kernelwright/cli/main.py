@@ -3,7 +3,6 @@
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from kernelwright.cli import backends, doctor, journal, ops, optimize, show, version
@@ -47,14 +46,13 @@ def main() -> None:
         code = build_app()(standalone_mode=False)
     except KernelwrightError as error:
         code = _failed(f"error: {error}", ExitCode.MISTAKE, debug)
-    except click.exceptions.Abort:
+    except (KeyboardInterrupt, typer.Abort):
         code = _failed("interrupted; everything journalled so far is safe", ExitCode.INTERRUPTED, False)
-    except KeyboardInterrupt:
-        code = _failed("interrupted; everything journalled so far is safe", ExitCode.INTERRUPTED, False)
-    except click.ClickException as error:
-        error.show()
-        code = ExitCode.USAGE
     except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
+        # The usage error is click's, which newer typer vendors and older typer imports: the one name both share.
+        if isinstance(error, typer.BadParameter.__bases__):
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(ExitCode.USAGE)
         code = _failed(f"bug: {type(error).__name__}: {error} (--debug shows where)", ExitCode.BUG, debug)
     sys.exit(int(code or 0))
 

@@ -1,7 +1,7 @@
 """What the processes of one run say to each other, as frames of `core/frames`.
 
 engine -> judge: `Evaluate`, `Compare`; judge -> engine: `Progress`, then `Evaluated`-like answers or `Fault`.
-judge -> builder: `BuildRequest`; builder -> judge: `BuildResult`.
+judge -> builder: `BuildRequest`; builder -> judge: `BuildReply`.
 judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`;
 runner -> judge: only the 16-byte replies of `core/frames`.
 judge -> reference: `ReferenceRequest`; reference -> judge: `ReferenceDone`.
@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.plan import KernelUnit, LaunchPlan
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
@@ -105,12 +106,23 @@ class BuildRequest(Frozen):
 
     backend: str
     source: str
-    values: dict[str, ParamValue]
     folder: str
+    values: dict[str, ParamValue] = Field(default_factory=dict)
+    """Parameters bound at build time (tier B)."""
+    units: tuple[KernelUnit, ...] = ()
+    """Kernels to compile (tier A)."""
+    target: str = ""
+    """Architecture to compile for (tier A)."""
+
+
+class BuildReply(Frozen):
+    """One result (tier B), or one per unit in order (tier A)."""
+
+    results: tuple[BuildResult, ...]
 
 
 BUILD_REQUEST: TypeAdapter[BuildRequest] = TypeAdapter(BuildRequest)
-BUILD_RESULT: TypeAdapter[BuildResult] = TypeAdapter(BuildResult)
+BUILD_REPLY: TypeAdapter[BuildReply] = TypeAdapter(BuildReply)
 
 
 class Region(Frozen):
@@ -141,8 +153,6 @@ class Job(Frozen):
     backend: str
     cases: tuple[Case, ...]
     calls: tuple[Call, ...]
-    input_bytes: int = Field(ge=0)
-    output_bytes: int = Field(ge=0)
 
 
 class Run(Frozen):
@@ -162,7 +172,46 @@ class Collect(Frozen):
     number: int = Field(ge=0)
 
 
-RunnerOrder = Annotated[Job | Run | Collect, Field(discriminator="type")]
+class DeviceJob(Frozen):
+    """All a GPU runner is told: plans and the folder of compiled kernels."""
+
+    type: Literal["device_job"] = "device_job"
+    index: int = Field(ge=0)
+    """Number of the GPU."""
+    folder: str
+    """Where the compiled kernels lie, by unit."""
+    cases: tuple[Case, ...]
+    calls: tuple[Call, ...]
+    plans: tuple[LaunchPlan | None, ...]
+    """Per case what to launch; None for a case only baselines run."""
+
+
+class TimedArm(Frozen):
+    """One side of a timing: a tier-A candidate's plan, or a baseline of a trusted origin."""
+
+    name: str
+    kind: Literal["plan", "eager", "compiled"]
+    plan: LaunchPlan | None = None
+    """What a tier-A candidate launches for the job's one case."""
+    folder: str = ""
+    """Where its compiled kernels lie."""
+    source: str = ""
+    """Source of a baseline with `kernel_fn`."""
+    mode: str = "default"
+    """Mode of torch.compile."""
+
+
+class Time(Frozen):
+    """Time arms in captured graphs over all calls of the job, interleaved; seconds go into the third slab."""
+
+    type: Literal["time"] = "time"
+    arms: tuple[TimedArm, ...]
+    rounds: int = Field(ge=1)
+    seed: int
+    number: int = Field(ge=0)
+
+
+RunnerOrder = Annotated[Job | Run | Collect | DeviceJob | Time, Field(discriminator="type")]
 RUNNER_ORDER: TypeAdapter[RunnerOrder] = TypeAdapter(RunnerOrder)
 
 
@@ -208,6 +257,8 @@ class ReferenceRequest(Frozen):
     reference: str | None
     case: Case
     regions: dict[str, Region]
+    device: str = "cpu"
+    """Where the framework's own answer is computed: the device the problem is about."""
     results: tuple[TensorSpec, ...]
     """Per output: the float64 answer, the framework's answer, the error scale, one after the other in the slab."""
 

@@ -12,9 +12,10 @@ from kernelwright.core.device import Device
 from kernelwright.core.events import Body, RunStarted
 from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.tree import Tree
-from kernelwright.engine.loop import Run, optimize
+from kernelwright.engine.loop import Run, backends, optimize
 from kernelwright.engine.service import JudgeClient, Show
 from kernelwright.hardware.detect import cpu_device, usable_cores
+from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.journal import Journal
 from kernelwright.store.locate import new_run_id, runs_folder
 
@@ -34,11 +35,13 @@ def versions() -> dict[str, str]:
 
 def start(config: RunConfig, home: Path, show: Show) -> Path:
     """Carry out a whole run and return its folder."""
+    backends(config)  # an unknown or unusable language is refused before anything is written
     device: Device = cpu_device()
     threads = config.threads or usable_cores()
     run_id = new_run_id(datetime.now(UTC), os.urandom(3))
     folder = runs_folder(home) / run_id
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_errors(folder):
+        make_folder(folder)
     with Journal.create(config.journal_url or folder, run_id) as journal:
         tree = Tree()
 

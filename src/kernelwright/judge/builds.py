@@ -1,61 +1,118 @@
-"""Artefacts: built once per (source, parameters, compiler), kept in a content-addressed cache."""
+"""Artefacts: built once per (source, parameters or unit, target, compiler), kept in a content-addressed cache."""
 
-import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages import BuildRequest
+from kernelwright.core.plan import KernelUnit
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from kernelwright.judge import children
+
+UNITS_PER_BUILDER = 8
+"""Kernels one builder process compiles: its start-up is paid once for them, the rest goes to other cores."""
 
 
 class Builds:
     """The cache and the way past it."""
 
-    def __init__(self, folder: Path, home: Path) -> None:
+    def __init__(self, folder: Path, home: Path, jobs: int) -> None:
         self.folder = folder
         self.home = home
+        self.jobs = jobs
         self.fingerprints: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def key(self, candidate: Candidate, values: dict[str, ParamValue]) -> str:
-        """Return what identifies an artefact: backend, source, parameters and everything the compiler adds."""
+    def _key(self, candidate: Candidate, rest: object) -> str:
+        """Return what identifies an artefact: backend, source, and everything the compiler adds."""
         if candidate.backend not in self.fingerprints:
             self.fingerprints[candidate.backend] = plugins.load("backends", candidate.backend).fingerprint()
         stamp = self.fingerprints[candidate.backend]
-        return digest(canonical_json([candidate.backend, candidate.source, values, stamp]))
+        return digest(canonical_json([candidate.backend, candidate.source, rest, stamp]))
 
-    def get(self, candidate: Candidate, values: dict[str, ParamValue]) -> tuple[BuildResult, Path | None]:
-        """Return the build's result and, if there is one, the artefact's path."""
+    def key(self, candidate: Candidate, values: Mapping[str, ParamValue]) -> str:
+        """Return the identity of a tier-B artefact."""
+        return self._key(candidate, dict(values))
+
+    def get(self, candidate: Candidate, values: Mapping[str, ParamValue]) -> tuple[BuildResult, Path | None]:
+        """Return a tier-B build's result and, if there is one, the artefact's path."""
         place = self.folder / self.key(candidate, values)
-        record = place / "result.json"
-        if not record.exists():
-            self._build(candidate, values, place)
-        result = BuildResult.model_validate(json.loads(record.read_text()))
+        if not (place / "result.json").exists():
+            request = BuildRequest(
+                backend=candidate.backend,
+                source=candidate.source,
+                values=dict(values),
+                folder=self._scratch(),
+            )
+            (result,) = children.build(request, self.home).results
+            self._store(place, Path(request.folder), result)
+            shutil.rmtree(request.folder, ignore_errors=True)
+        result = _stored(place)
         return result, place / result.artefact if result.artefact else None
 
-    def _build(self, candidate: Candidate, values: dict[str, ParamValue], place: Path) -> None:
-        """Build beside the cache and move the whole folder in: parallel builders of one key never see half of it."""
-        scratch = Path(tempfile.mkdtemp(dir=self.home, prefix="build-"))
-        request = BuildRequest(
-            backend=candidate.backend, source=candidate.source, values=values, folder=str(scratch)
-        )
-        result = children.build(request, self.home)
-        if result.status is Status.ACCEPTED and not (scratch / (result.artefact or "")).is_file():
-            result = BuildResult(
-                status=Status.BUILD_FAILED, log="the builder named an artefact it did not leave"
+    def get_units(
+        self, candidate: Candidate, units: Sequence[KernelUnit], target: str
+    ) -> dict[str, BuildResult]:
+        """Return a result per unit hash, compiling what the cache lacks on all cores."""
+        places = {unit.hash: self.folder / self._key(candidate, [unit.hash, target]) for unit in units}
+        missing = [unit for unit in units if not (places[unit.hash] / "result.json").exists()]
+        missing = list({unit.hash: unit for unit in missing}.values())
+        size = max(1, min(UNITS_PER_BUILDER, -(-len(missing) // self.jobs)))
+        chunks = [missing[start : start + size] for start in range(0, len(missing), size)]
+
+        def compile_chunk(chunk: list[KernelUnit]) -> None:
+            request = BuildRequest(
+                backend=candidate.backend,
+                source=candidate.source,
+                folder=self._scratch(),
+                units=tuple(chunk),
+                target=target,
             )
-        (scratch / "result.json").write_text(result.model_dump_json())
+            for unit, result in zip(chunk, children.build(request, self.home).results, strict=True):
+                self._store(places[unit.hash], Path(request.folder), result)
+            shutil.rmtree(request.folder, ignore_errors=True)
+
+        with ThreadPoolExecutor(self.jobs) as pool:
+            list(pool.map(compile_chunk, chunks))
+        return {unit.hash: _stored(places[unit.hash]) for unit in units}
+
+    def collect_units(
+        self, candidate: Candidate, units: Sequence[KernelUnit], target: str, folder: Path
+    ) -> None:
+        """Put the compiled kernels of units into one folder, where a launcher finds them by unit."""
+        for unit in units:
+            place = self.folder / self._key(candidate, [unit.hash, target])
+            for path in place.glob(f"{unit.hash[:16]}.*"):
+                if not (folder / path.name).exists():
+                    shutil.copy(path, folder / path.name)
+
+    def _scratch(self) -> str:
+        return tempfile.mkdtemp(dir=self.home, prefix="build-")
+
+    def _store(self, place: Path, scratch: Path, result: BuildResult) -> None:
+        """Move a finished build in whole: parallel builders of one key never see half of it."""
         staged = Path(tempfile.mkdtemp(dir=self.folder, prefix=".staged-"))
-        shutil.copytree(scratch, staged, dirs_exist_ok=True)
-        shutil.rmtree(scratch, ignore_errors=True)
+        if result.status is Status.ACCEPTED:
+            stem = Path(result.artefact or "missing").stem
+            for path in scratch.glob(f"{stem}.*"):
+                shutil.copy(path, staged / path.name)
+            if not (staged / (result.artefact or "missing")).is_file():
+                result = BuildResult(
+                    status=Status.BUILD_FAILED, log="the builder named an artefact it did not leave"
+                )
+        (staged / "result.json").write_text(result.model_dump_json())
         try:
             os.rename(staged, place)  # noqa: PTH104 - must fail, not merge, if another builder was first
         except OSError:
             shutil.rmtree(staged, ignore_errors=True)
+
+
+def _stored(place: Path) -> BuildResult:
+    return BuildResult.model_validate_json((place / "result.json").read_text())

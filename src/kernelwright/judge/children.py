@@ -5,6 +5,7 @@ nursery is our own failure and raises `ServiceDied`.
 """
 
 import os
+import random
 import select
 import signal
 import socket
@@ -12,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
+import torch
 from pydantic import BaseModel, TypeAdapter
 
 import kernelwright
@@ -23,24 +26,29 @@ from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, ServiceDied
 from kernelwright.core.frames import HEADER, REPLY, Reply, Word, body_length, pack, parse, parse_reply
 from kernelwright.core.messages import (
-    BUILD_RESULT,
+    BUILD_REPLY,
     REAPED,
     SPAWNED,
+    BuildReply,
     BuildRequest,
     Collect,
+    DeviceJob,
     Job,
     Reap,
     Run,
     Spawn,
+    Time,
+    TimedArm,
 )
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
-from kernelwright.judge.arena import Arena
+from kernelwright.judge.arena import Arena, Slab
 
 Message = TypeVar("Message")
 
 BUILD_SECONDS = 150
 LOG_BYTES = 8192
+TIMES_BYTES = 1 << 20
 PACKAGE_ROOT = Path(kernelwright.__file__).parents[1]
 
 
@@ -112,8 +120,9 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
     return data
 
 
-def build(request: BuildRequest, home: Path) -> BuildResult:
+def build(request: BuildRequest, home: Path) -> BuildReply:
     """Run the builder in a process group of its own and return its answer; a death of the builder is a value."""
+    wanted = max(1, len(request.units))
     process = subprocess.Popen(
         _python("kernelwright.worker.builder"),
         env=child_environment(os.environ, PACKAGE_ROOT, home, 1),
@@ -126,49 +135,37 @@ def build(request: BuildRequest, home: Path) -> BuildResult:
     try:
         answer, log = process.communicate(pack(request), timeout=BUILD_SECONDS)
     except subprocess.TimeoutExpired:
-        return BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no answer after {BUILD_SECONDS} s")
+        late = BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no answer after {BUILD_SECONDS} s")
+        return BuildReply(results=(late,) * wanted)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     try:
-        return parse(answer[HEADER.size :], BUILD_RESULT)
+        return parse(answer[HEADER.size :], BUILD_REPLY)
     except BadFrame:
         words = log[-LOG_BYTES:].decode(errors="replace")
-        return BuildResult(
-            status=Status.BUILD_FAILED, log=f"the builder died (code {process.returncode}): {words}"
+        died = BuildResult(
+            status=Status.BUILD_FAILED, log=f"the builder died ({process.returncode}): {words}"
         )
+        return BuildReply(results=(died,) * wanted)
 
 
 class Runner:
-    """One disposable process executing one artefact on one arena."""
+    """One disposable process on one arena: what the two ways of starting one have in common."""
 
-    def __init__(self, nursery: Service, artefact: Path, backend: str, arena: Arena, home: Path) -> None:
-        self.nursery = nursery
+    def __init__(self, home: Path) -> None:
         self.folder = tempfile.TemporaryDirectory(dir=home, prefix="runner-", ignore_cleanup_errors=True)
         self.log = tempfile.TemporaryFile(dir=home)
         self.number = 0
-        self.channel, theirs = socket.socketpair()
-        artefact_fd = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC)
-        inputs_fd = arena.inputs.read_only_descriptor()
-        handed = [theirs.fileno(), artefact_fd, inputs_fd, arena.outputs.descriptor, self.log.fileno()]
-        try:
-            self.pid = nursery.ask(Spawn(folder=self.folder.name), handed, SPAWNED).pid
-        finally:
-            theirs.close()
-            os.close(artefact_fd)
-            os.close(inputs_fd)
+        self.channel, self.theirs = socket.socketpair()
         self.exit_code: int | None = None
-        job = Job(
-            backend=backend,
-            cases=arena.cases,
-            calls=arena.calls,
-            input_bytes=arena.inputs.nbytes,
-            output_bytes=arena.outputs.nbytes,
-        )
-        self._send(job)
 
-    def __enter__(self) -> "Runner":
+    def end(self) -> int:
+        """Kill the process and return its exit code."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -243,12 +240,73 @@ class Runner:
         return Lost(Status.CRASHED, f"the runner ended by itself with code {code}: {self.last_words()}")
 
     def kill(self) -> int:
-        """Kill the runner's whole group and return its exit code."""
+        """Kill the runner's whole group, once, and return its exit code."""
         if self.exit_code is None:
-            self.exit_code = self.nursery.ask(Reap(pid=self.pid), [], REAPED).exit_code
+            self.exit_code = self.end()
         return self.exit_code
 
     def last_words(self) -> str:
         """Return the bounded end of what the runner printed: shown, never parsed."""
         self.log.seek(0)
         return self.log.read(LOG_BYTES)[-400:].decode(errors="replace").strip()
+
+
+class ForkedRunner(Runner):
+    """A runner born in the nursery: tier B on the CPU, one artefact."""
+
+    def __init__(self, nursery: Service, artefact: Path, backend: str, arena: Arena, home: Path) -> None:
+        super().__init__(home)
+        self.nursery = nursery
+        artefact_fd = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC)
+        inputs_fd = arena.inputs.read_only_descriptor()
+        handed = [self.theirs.fileno(), artefact_fd, inputs_fd, arena.outputs.descriptor, self.log.fileno()]
+        try:
+            self.pid = nursery.ask(Spawn(folder=self.folder.name), handed, SPAWNED).pid
+        finally:
+            self.theirs.close()
+            os.close(artefact_fd)
+            os.close(inputs_fd)
+        self._send(Job(backend=backend, cases=arena.cases, calls=arena.calls))
+
+    def end(self) -> int:
+        """Have the nursery kill and reap it."""
+        return self.nursery.ask(Reap(pid=self.pid), [], REAPED).exit_code
+
+
+class DeviceRunner(Runner):
+    """A GPU runner, started fresh: tier A, a plan per case."""
+
+    def __init__(self, job: DeviceJob, arena: Arena, home: Path, threads: int) -> None:
+        super().__init__(home)
+        self.times = Slab("times", TIMES_BYTES)
+        inputs_fd = arena.inputs.read_only_descriptor()
+        handed = (self.theirs.fileno(), inputs_fd, arena.outputs.descriptor, self.times.descriptor)
+        self.process = subprocess.Popen(
+            _python("kernelwright.worker.device", *map(str, handed)),
+            pass_fds=handed,
+            env=child_environment(os.environ, PACKAGE_ROOT, home, threads),
+            cwd=self.folder.name,
+            stdin=subprocess.DEVNULL,
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,
+        )
+        self.theirs.close()
+        os.close(inputs_fd)
+        self._send(job)
+
+    def time(self, arms: Sequence[TimedArm], rounds: int, timeout_s: float) -> list[list[float]]:
+        """Return the seconds of each replay per arm."""
+        self.number += 1
+        seed = random.SystemRandom().getrandbits(31)
+        self._send(Time(arms=tuple(arms), rounds=rounds, seed=seed, number=self.number))
+        self._expect_done(self._receive(timeout_s))
+        raw = self.times.bytes_view(0, rounds * len(arms) * 8).view(torch.float64).reshape(rounds, len(arms))
+        return raw.t().tolist()
+
+    def end(self) -> int:
+        """Kill its whole group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.times.close()
+        return self.process.wait()

@@ -25,8 +25,9 @@ from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.stats import KeepRule, Standing, block_bootstrap, hodges_lehmann, standing
 from kernelwright.core.verdict import CaseRatio, Comparison, Outcome
 from kernelwright.judge.arena import PAGE, Arena
-from kernelwright.judge.children import Lost, Runner
-from kernelwright.judge.stages import CALL_SECONDS, LOAD_SECONDS, Bench, Failure, check_call
+from kernelwright.judge.children import ForkedRunner, Lost, Runner
+from kernelwright.judge.execution import LOAD_SECONDS
+from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
 
 BATCH_SECONDS = 0.020
 MAX_CALLS = 512
@@ -71,6 +72,10 @@ class _Pair:
         # Both arms read the very same input pages; only the outputs are their own.
         self.arenas[1].inputs.close()
         self.arenas[1].inputs = self.arenas[0].inputs
+        arena = self.arenas[0]
+        self.targets = [
+            [(spec.name, arena.view(number, spec)) for spec in case.inputs] for number in range(calls)
+        ]
         op = plugins.load("ops", case.op)
         self.bases = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
 
@@ -80,11 +85,10 @@ class _Pair:
 
     def refill(self) -> None:
         """Give every call inputs nobody has seen: a base scaled (floats) or rolled (integers) at random."""
-        arena = self.arenas[0]
-        for number in range(self.calls):
+        for targets in self.targets:
             base = self.bases[self.rng.randrange(BASES)]
-            for spec in self.case.inputs:
-                source, target = base[spec.name], arena.view(number, spec)
+            for name, target in targets:
+                source = base[name]
                 if source.is_floating_point():
                     torch.mul(source, self.rng.uniform(0.5, 2.0), out=target)
                 else:
@@ -112,7 +116,7 @@ class _Pair:
         """Return a fresh runner that is ready and has executed every call once."""
         arm = self.arms[side]
         backend, home = arm.bench.candidate.backend, arm.bench.home
-        runner = Runner(arm.bench.nursery, arm.artefact, backend, self.arenas[side], home)
+        runner = ForkedRunner(arm.bench.nursery, arm.artefact, backend, self.arenas[side], home)
         try:
             self._guarded(side, partial(self._warm_up, runner))
         except TimingFailed:
@@ -157,7 +161,7 @@ def calls_for(case: Case, bench: Bench, artefact: Path) -> int:
     with Arena([case], [0] * 8, bench.rng) as arena:
         for number in range(8):
             arena.write_inputs(number, op.make_inputs(case, Distribution.SIGNED, bench.rng.getrandbits(62)))
-        with Runner(bench.nursery, artefact, bench.candidate.backend, arena, bench.home) as runner:
+        with ForkedRunner(bench.nursery, artefact, bench.candidate.backend, arena, bench.home) as runner:
             runner.ready(LOAD_SECONDS)
             runner.run(0, 8, CALL_SECONDS)
             seconds = min(runner.run(0, 8, CALL_SECONDS) for _ in range(3)) / 8

@@ -33,7 +33,7 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 def _class_map(values: torch.Tensor) -> torch.Tensor:
     """Return 0 for finite, 1 for NaN, 2 for +inf, 3 for -inf."""
-    classes = torch.zeros(values.shape, dtype=torch.int8)
+    classes = torch.zeros(values.shape, dtype=torch.int8, device=values.device)
     classes[torch.isnan(values)] = 1
     classes[torch.isposinf(values)] = 2
     classes[torch.isneginf(values)] = 3

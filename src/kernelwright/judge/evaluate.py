@@ -1,5 +1,6 @@
 """From a candidate to a verdict: stages in order of cost, stop at the first failure, times only behind all of them."""
 
+import os
 import platform
 import random
 import tempfile
@@ -9,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
+from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages import ComparisonAnswer, Disqualified, JudgeSettings
@@ -24,9 +26,10 @@ from kernelwright.core.verdict import (
     Status,
     Timing,
 )
-from kernelwright.judge import clock
+from kernelwright.judge import clock, device_clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
+from kernelwright.judge.execution import launches_plans
 from kernelwright.judge.stages import Bench, Failure, run_stage
 from kernelwright.store.blobs import Blobs
 
@@ -42,7 +45,7 @@ class Judge:
         self.progress = progress
         self.scratch = tempfile.TemporaryDirectory(prefix="kernelwright-judge-", ignore_cleanup_errors=True)
         self.home = Path(self.scratch.name)
-        self.builds = Builds(Path(settings.cache_folder), self.home)
+        self.builds = Builds(Path(settings.cache_folder), self.home, os.cpu_count() or 1)
         self.blobs = Blobs(Path(settings.blob_folder))
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
         self.nursery = Service("nursery", "kernelwright.worker.nursery", self.home, settings.threads)
@@ -99,8 +102,13 @@ class Judge:
         started, failure = time.perf_counter(), None
         cases = []
         try:
+            on_device = launches_plans(bench.candidate, bench.problem.device)
             for case in bench.problem.cases:
-                times = clock.time_alone(bench, case, TIMING_PAIRS)
+                times = (
+                    device_clock.time_alone(bench, case)
+                    if on_device
+                    else clock.time_alone(bench, case, TIMING_PAIRS)
+                )
                 cases.append(
                     CaseTiming(
                         case_hash=case.hash,
@@ -120,11 +128,19 @@ class Judge:
             reason=failure.reason if failure else "",
             failing_case=failure.case.label if failure and failure.case else None,
         )
-        return result, failure, None if failure else Timing(clock="judge-slope", cases=tuple(cases))
+        if failure:
+            return result, failure, None
+        return (
+            result,
+            None,
+            Timing(clock="launcher-events" if on_device else "judge-slope", cases=tuple(cases)),
+        )
 
     def _keep_artefacts(self, candidate: Candidate) -> dict[str, str]:
         """Store exactly what was judged, so that exactly that is spliced."""
-        kept = {}
+        kept: dict[str, str] = {}
+        if plugins.load("backends", candidate.backend).TIER == "A":
+            return kept
         for choice in candidate.choices:
             _, path = self.builds.get(candidate, choice.values)
             if path is not None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from kernelwright.core.case import Case, DType, TensorSpec
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied
 from kernelwright.core.messages import REFERENCE_DONE, Call, ReferenceRequest
 from kernelwright.core.problem import Problem
@@ -35,7 +36,12 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
     slab = Slab("results", sum(spec.nbytes for spec in specs))
     inputs = arena.inputs.read_only_descriptor()
     request = ReferenceRequest(
-        op=problem.op, reference=problem.reference, case=case, regions=call.regions, results=tuple(specs)
+        op=problem.op,
+        reference=problem.reference,
+        case=case,
+        regions=call.regions,
+        device="cpu" if problem.device.kind is DeviceKind.CPU else f"cuda:{problem.device.index}",
+        results=tuple(specs),
     )
     try:
         done = service.ask(request, [inputs, slab.descriptor], REFERENCE_DONE)

@@ -59,6 +59,7 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 def _answer(request: ReferenceRequest, inputs: Tensors) -> list[torch.Tensor]:
     """Return, per output, the float64 answer, the framework's answer and the error scale."""
     reference, scalars = _reference(request), request.case.scalars
+    inputs = {name: tensor.to(request.device) for name, tensor in inputs.items()}
     wide = {name: _widened(tensor) for name, tensor in inputs.items()}
     exact, framework = reference(wide, scalars), reference(inputs, scalars)
     scale = plugins.load("ops", request.op).error_scale(wide, scalars)
@@ -76,7 +77,7 @@ def _serve_one(request: ReferenceRequest, inputs: int, results: int) -> Referenc
         return ReferenceDone(error=f"{type(error).__name__}: {error}")
     offset = 0
     for spec, answer in zip(request.results, answers, strict=True):
-        flat = answer.to(torch_dtype(spec.dtype)).contiguous().reshape(-1)
+        flat = answer.to(torch_dtype(spec.dtype)).cpu().contiguous().reshape(-1)
         if flat.numel():
             os.pwrite(results, flat.view(torch.uint8).numpy(), offset)
         offset += spec.nbytes

@@ -11,6 +11,7 @@ import torch
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, Distribution, DType
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Stage, StageResult, Status
 from kernelwright.judge import oracle
@@ -18,13 +19,14 @@ from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Lost, Runner, Service
 from kernelwright.judge.error_budget import check_output
+from kernelwright.judge.execution import compile_cases, launches_plans, open_runner
 
 CALL_SECONDS = 20.0
-LOAD_SECONDS = 30.0
 SMOKE_ELEMENTS = 1 << 16
 """Cases up to this many input elements count as small."""
 SWEEP_ELEMENTS = 1 << 22
-"""Board-sized public cases beyond this are left to the GPU profiles: float64 on them takes the CPU minutes."""
+"""Board-sized public cases beyond this are left to GPUs: float64 on them takes a CPU minutes."""
+GPU_SWEEP_ELEMENTS = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,12 @@ def _guards(bench: Bench) -> tuple[int, Failure | None]:
 
 
 def _build(bench: Bench) -> tuple[int, Failure | None]:
+    if launches_plans(bench.candidate, bench.problem.device):
+        try:
+            compile_cases(bench.candidate, bench.problem.cases, bench.problem.device, bench.builds)
+        except Lost as lost:
+            return len(bench.problem.cases), Failure(lost.status, lost.reason)
+        return len(bench.problem.cases), None
     for built, choice in enumerate(bench.candidate.choices, start=1):
         result, _ = bench.builds.get(bench.candidate, choice.values)
         if result.status is not Status.ACCEPTED:
@@ -107,7 +115,8 @@ def _served_dtypes(problem: Problem, dtypes: Sequence[DType]) -> tuple[DType, ..
 
 def _shape_sweep(bench: Bench) -> tuple[int, Failure | None]:
     op = plugins.load("ops", bench.problem.op)
-    public = [case for case in op.public_cases() if input_elements(case) <= SWEEP_ELEMENTS]
+    most = SWEEP_ELEMENTS if bench.problem.device.kind is DeviceKind.CPU else GPU_SWEEP_ELEMENTS
+    public = [case for case in op.public_cases() if input_elements(case) <= most]
     hidden = [op.sample_case(bench.rng) for _ in range(bench.hidden_shapes)]
     kinds = (Distribution.SIGNED, Distribution.SCALED)
     own = [(case, kind) for case in bench.problem.cases for kind in kinds]
@@ -137,7 +146,7 @@ def _determinism(bench: Bench) -> tuple[int, Failure | None]:
         for _ in range(2):
             with Arena([case], [0], bench.rng) as arena:
                 arena.write_inputs(0, inputs)
-                with _runner(bench, case, arena) as runner:
+                with _runner(bench, arena) as runner:
                     for _ in range(3):
                         arena.poison_outputs()
                         runner.run(0, 1, CALL_SECONDS)
@@ -161,26 +170,17 @@ STAGES: dict[Stage, Callable[[Bench], tuple[int, Failure | None]]] = {
 }
 
 
-def _runner(bench: Bench, case: Case, arena: Arena) -> Runner:
-    """Return a ready runner for the parameters the candidate chose for a case."""
-    _, artefact = bench.builds.get(bench.candidate, bench.candidate.values_for(case.hash))
-    if artefact is None:
-        raise Lost(Status.BUILD_FAILED, "there is no artefact")
-    runner = Runner(bench.nursery, artefact, bench.candidate.backend, arena, bench.home)
-    try:
-        runner.ready(LOAD_SECONDS)
-    except Lost:
-        runner.__exit__()
-        raise
-    return runner
+def _runner(bench: Bench, arena: Arena) -> Runner:
+    return open_runner(bench.candidate, arena, bench.problem.device, bench.builds, bench.nursery, bench.home)
 
 
 def check_cases(bench: Bench, wanted: Sequence[tuple[Case, Distribution]]) -> tuple[int, Failure | None]:
     """Run cases, smallest first, in one fresh process per parameter choice; stop at the first failure."""
     ordered = sorted(wanted, key=lambda pair: input_elements(pair[0]))
     groups: dict[str, list[tuple[Case, Distribution]]] = {}
+    together = launches_plans(bench.candidate, bench.problem.device)
     for case, kind in ordered:
-        key = bench.builds.key(bench.candidate, bench.candidate.values_for(case.hash))
+        key = "" if together else bench.builds.key(bench.candidate, bench.candidate.values_for(case.hash))
         groups.setdefault(key, []).append((case, kind))
     checked = 0
     for group in groups.values():
@@ -201,7 +201,7 @@ def _check_group(bench: Bench, group: Sequence[tuple[Case, Distribution]]) -> tu
         before = arena.input_digest()
         number = 0
         try:
-            with _runner(bench, cases[0], arena) as runner:
+            with _runner(bench, arena) as runner:
                 for number in range(len(cases)):
                     runner.run(number, 1, CALL_SECONDS)
                     runner.collect(CALL_SECONDS)
@@ -226,7 +226,8 @@ def check_call(bench: Bench, arena: Arena, number: int) -> Failure | None:
             return Failure(
                 Status.NOT_WRITTEN, f"{left} of {spec.numel} elements of {spec.name!r} never written", case
             )
-        verdict = check_output(arena.view(number, spec), answer.exact, answer.framework, answer.scale)
+        where = "cpu" if bench.problem.device.kind is DeviceKind.CPU else "cuda"
+        verdict = check_output(arena.view(number, spec).to(where), *(part.to(where) for part in answer))
         if not verdict.passed:
             return Failure(Status.WRONG, f"output {spec.name!r}: {verdict.reason}", case)
     return None

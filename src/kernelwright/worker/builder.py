@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kernelwright.core import plugins
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import BUILD_REQUEST
+from kernelwright.core.messages import BUILD_REQUEST, BuildReply
 
-MEMORY_BYTES = 8 << 30
+MEMORY_BYTES = 24 << 30
 CPU_SECONDS = 240
 FILE_BYTES = 256 << 20
 
@@ -26,8 +26,14 @@ def main() -> None:
     request = read_message(sys.stdin.buffer, BUILD_REQUEST)
     if request is None:
         return
-    backend = plugins.load("backends", request.backend)
-    write_message(answer, backend.build(request.source, request.values, Path(request.folder)))
+    backend, folder = plugins.load("backends", request.backend), Path(request.folder)
+    if request.units:
+        results = [
+            backend.compile_unit(request.source, unit, request.target, folder) for unit in request.units
+        ]
+    else:
+        results = [backend.build(request.source, request.values, folder)]
+    write_message(answer, BuildReply(results=tuple(results)))
 
 
 if __name__ == "__main__":

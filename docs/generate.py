@@ -1,0 +1,184 @@
+"""Writes the generated parts of README and docs; `--check` fails if they have drifted, `--sizes` prints line counts.
+
+Generated parts stand between `<!-- generated: NAME -->` and `<!-- end -->`.
+"""
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import BaseModel
+
+from kernelwright.cli import backends, doctor, journal, ops, optimize, show, version
+from kernelwright.cli.main import build_app
+from kernelwright.cli.screen import ExitCode
+from kernelwright.core import plugins, verdict
+from kernelwright.core.config import RunConfig
+from kernelwright.report.catalogue import op_rows
+
+ROOT = Path(__file__).parents[1]
+FILES = ("README.md", "docs/cli.md", "docs/vocabulary.md")
+LANGUAGES = ("cpp", "triton", "cuda", "eager")
+ANSWERS: dict[str, type[BaseModel]] = {
+    "optimize": optimize.OptimizeAnswer,
+    "doctor": doctor.DoctorAnswer,
+    "show": show.ShowAnswer,
+    "journal verify": journal.VerifyAnswer,
+    "journal events": journal.EventsAnswer,
+    "ops": ops.OpsAnswer,
+    "backends": backends.BackendsAnswer,
+    "version": version.VersionAnswer,
+}
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def members(kind: type[Enum]) -> list[list[str]]:
+    """Return name and documentation line of every member of an enum."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    docs, name = {}, ""
+    for node in body.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)]):
+                pass
+            case ast.Expr(value=ast.Constant(value=str(text))) if name:
+                docs[name] = text
+    return [[f"`{member.value}`", docs[member.name]] for member in kind]
+
+
+def nested(kind: Any) -> list[type[BaseModel]]:
+    """Return the models an annotation mentions."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [kind]
+    return [model for inner in typing.get_args(kind) for model in nested(inner)]
+
+
+def schema(model: type[BaseModel]) -> str:
+    """Return the fields of a model and of every model inside it."""
+    found, waiting = [], [model]
+    while waiting:
+        current = waiting.pop(0)
+        if current not in found:
+            found.append(current)
+            waiting += [inner for info in current.model_fields.values() for inner in nested(info.annotation)]
+    head, *rest = found
+    return "\n\n".join([fields(head), *(f"`{inner.__name__}`:\n\n{fields(inner)}" for inner in rest)])
+
+
+def fields(model: type[BaseModel]) -> str:
+    """Return the documented fields of a model."""
+    rows = []
+    for name, info in model.model_fields.items():
+        kind = inspect.formatannotation(info.annotation).replace("kernelwright.", "")
+        rows.append([f"`{name}`", f"`{re.sub(r'[a-z_]+[.]', '', kind)}`", info.description or ""])
+    return table(["field", "type", "meaning"], rows)
+
+
+def ops_table() -> str:
+    """Return every op and the languages it has a starting kernel in."""
+    rows = [
+        [f"`{row.name}`", row.summary, *("yes" if language in row.seeds else "" for language in LANGUAGES)]
+        for row in op_rows()
+    ]
+    return table(["op", "computes", *LANGUAGES], rows)
+
+
+def help_text() -> str:
+    """Return every verb's help and the fields of its JSON."""
+    parts = []
+    for name, model in ANSWERS.items():
+        command: Any = typer.main.get_command(
+            build_app()
+        )  # Any: typer vendors click, whose types have no public home
+        for word in name.split():
+            command = command.commands[word]
+        context = command.context_class(command, info_name=f"kernelwright {name}", terminal_width=100)
+        usage = "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+        parts.append(f"## {name}\n\n```text\n{usage}\n```\n\nWith `--json`:\n\n{schema(model)}")
+    return "\n\n".join(parts)
+
+
+def drawers() -> str:
+    """Return what each drawer holds."""
+    return table(
+        ["drawer", "files"],
+        [[f"`{drawer}/`", ", ".join(plugins.names(drawer)) or "empty so far"] for drawer in plugins.DRAWERS],
+    )
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "ops": ops_table,
+    "help": help_text,
+    "drawers": drawers,
+    "settings": lambda: fields(RunConfig),
+    "exit codes": lambda: table(["code", "meaning"], members(ExitCode)),
+    "status": lambda: table(["status", "meaning"], members(verdict.Status)),
+    "stages": lambda: table(["stage", "what it checks"], members(verdict.Stage)),
+    "profiles": lambda: table(["profile", "meaning"], members(verdict.Profile)),
+    "outcomes": lambda: table(["outcome", "meaning"], members(verdict.Outcome)),
+}
+
+
+def generate(text: str) -> str:
+    """Return a file's text with every generated part made anew."""
+    pattern = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- end -->)", re.S)
+    return pattern.sub(lambda found: f"{found[1]}{PARTS[found[2]]()}\n{found[3]}", text)
+
+
+def sizes() -> str:
+    """Return the line count of every module, largest first, and a total per room."""
+    package = ROOT / "src" / "kernelwright"
+    counts = {path: len(path.read_text().splitlines()) for path in package.rglob("*.py")}
+    rooms: dict[str, int] = {}
+    for path, count in counts.items():
+        room = path.relative_to(package).parts[0]
+        rooms[room] = rooms.get(room, 0) + count
+    largest = sorted(counts.items(), key=lambda item: -item[1])[:8]
+    lines = [f"{sum(counts.values())} lines in {len(counts)} modules; largest:"]
+    lines += [f"  {count:5d} {path.relative_to(package)}" for path, count in largest]
+    lines += [
+        "by room: " + ", ".join(f"{room} {count}" for room, count in sorted(rooms.items()) if "." not in room)
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Write, check or count."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--sizes", action="store_true")
+    options = parser.parse_args()
+    if options.sizes:
+        print(sizes())
+        return 0
+    drifted = []
+    for name in FILES:
+        path = ROOT / name
+        before = path.read_text()
+        after = generate(before)
+        if before != after:
+            drifted.append(name)
+            if not options.check:
+                path.write_text(after)
+    if options.check and drifted:
+        print(f"generated parts have drifted in {', '.join(drifted)}; run `make docs`", file=sys.stderr)
+        return 1
+    print(f"docs: {'rewrote ' + ', '.join(drifted) if drifted else 'up to date'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""How a candidate's cases become a running process: plans and units for tier A on a GPU, one artefact for tier B."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate
+from kernelwright.core.case import Case
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.messages import DeviceJob
+from kernelwright.core.plan import KernelUnit, LaunchPlan, kernel_unit
+from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_plan, run_plan
+from kernelwright.core.verdict import Status
+from kernelwright.judge.arena import Arena
+from kernelwright.judge.builds import Builds
+from kernelwright.judge.children import DeviceRunner, ForkedRunner, Lost, Runner, Service
+
+LOAD_SECONDS = 60.0
+
+
+def launches_plans(candidate: Candidate, device: Device) -> bool:
+    """Tell whether the trusted launcher runs this candidate; on a CPU, tier A is interpreted in a runner."""
+    return plugins.load("backends", candidate.backend).TIER == "A" and device.kind is not DeviceKind.CPU
+
+
+def plan_for(candidate: Candidate, case: Case, device: Device) -> LaunchPlan:
+    """Return what a tier-A candidate wants launched for a case; a fault or a refusal is the candidate's."""
+    try:
+        return run_plan(parse_plan(candidate.source), case, candidate.values_for(case.hash), device)
+    except PlanDeclined as declined:
+        raise Lost(Status.UNSUPPORTED, f"the plan declined {case.label}: {declined}") from declined
+    except PlanFault as fault:
+        raise Lost(Status.REFUSED, f"the plan fails on {case.label}: {fault}") from fault
+
+
+def units_of(plan: LaunchPlan, case: Case) -> list[KernelUnit]:
+    """Return the kernels a plan launches."""
+    return [kernel_unit(launch, case) for launch in plan.launches]
+
+
+def compile_cases(
+    candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds
+) -> list[LaunchPlan]:
+    """Return the plan of each case once all its kernels are compiled; the first failure is raised."""
+    plans = [plan_for(candidate, case, device) for case in cases]
+    units = [unit for plan, case in zip(plans, cases, strict=True) for unit in units_of(plan, case)]
+    results = builds.get_units(candidate, units, device.arch)
+    for plan, case in zip(plans, cases, strict=True):
+        for unit in units_of(plan, case):
+            if (found := results[unit.hash]).status is not Status.ACCEPTED:
+                raise Lost(found.status, f"{unit.kernel} for {case.label}: {found.log}")
+    return plans
+
+
+def collect(candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds, home: Path) -> str:
+    """Return a folder that holds every compiled kernel the cases need."""
+    folder = tempfile.mkdtemp(dir=home, prefix="units-")
+    for case in cases:
+        builds.collect_units(
+            candidate, units_of(plan_for(candidate, case, device), case), device.arch, Path(folder)
+        )
+    return folder
+
+
+def device_job(candidate: Candidate, arena: Arena, device: Device, builds: Builds, home: Path) -> DeviceJob:
+    """Return the job of a GPU runner over an arena."""
+    plans = compile_cases(candidate, arena.cases, device, builds)
+    return DeviceJob(
+        index=device.index,
+        folder=collect(candidate, arena.cases, device, builds, home),
+        cases=arena.cases,
+        calls=arena.calls,
+        plans=tuple(plans),
+    )
+
+
+def open_runner(
+    candidate: Candidate, arena: Arena, device: Device, builds: Builds, nursery: Service, home: Path
+) -> Runner:
+    """Return a runner that is ready for every call of the arena."""
+    runner: Runner
+    if launches_plans(candidate, device):
+        runner = DeviceRunner(device_job(candidate, arena, device, builds, home), arena, home, device.units)
+    else:
+        result, artefact = builds.get(candidate, candidate.values_for(arena.cases[0].hash))
+        if artefact is None:
+            raise Lost(result.status, result.log)
+        runner = ForkedRunner(nursery, artefact, candidate.backend, arena, home)
+    try:
+        runner.ready(LOAD_SECONDS)
+    except Lost:
+        runner.__exit__()
+        raise
+    return runner

@@ -1,0 +1,48 @@
+"""A real judge with real children, started once per test module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
+from kernelwright.core.case import DType
+from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.plan_language import first_values
+from kernelwright.core.problem import Problem
+from kernelwright.engine.service import JudgeClient
+from kernelwright.hardware.detect import cpu_device
+from kernelwright.ops import rmsnorm
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeClient]:
+    home: Path = tmp_path_factory.mktemp("judge")
+    settings = JudgeSettings(
+        threads=2,
+        max_pairs=16,
+        alpha=0.001,
+        hidden_shapes=4,
+        cache_folder=str(home / "cache"),
+        blob_folder=str(home / "blobs"),
+    )
+    client = JudgeClient(settings, lambda _: None)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def problem() -> Problem:
+    case = rmsnorm.case({"rows": 256, "cols": 256}, DType.FP32)
+    return Problem(op="rmsnorm", cases=(case,), device=cpu_device())
+
+
+def cpp(source: str) -> Candidate:
+    return Candidate(
+        op="rmsnorm",
+        backend="cpp",
+        source=source,
+        choices=(ParamChoice(values=first_values(source)),),
+        origin=Origin.AUTHOR,
+        author=Author(name="test"),
+    )

@@ -1,0 +1,150 @@
+"""The whole run with no key and no GPU: model in, judged kernel out, spliced, verified, journalled."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelwright.cli.screen import ExitCode
+from kernelwright.core.candidate import Origin
+from kernelwright.core.verdict import Outcome, Status
+from kernelwright.report.results import COLUMNS
+from kernelwright.store.chain import Sound
+from kernelwright.store.journal import Journal
+
+ROOT = Path(__file__).parents[2]
+MODEL = "examples/models/llama.py:build"
+
+
+def environment(home: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "KERNELWRIGHT_HOME": str(home),
+        "SECRET_KEY": "planted",
+    }
+
+
+def start(home: Path, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "kernelwright", "optimize", MODEL, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(home),
+        cwd=ROOT,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
+    home = tmp_path_factory.mktemp("home")
+    (home / "kernelwright.toml").write_text("")
+    process = start(home, "--json", "--max-pairs", "20")
+    out, err = process.communicate(timeout=900)
+    assert process.returncode == ExitCode.OK, err
+    answer = json.loads(out)
+    return answer, Path(answer["folder"])
+
+
+def test_the_journal_of_a_run_is_sound_and_tells_the_whole_story(
+    finished: tuple[dict[str, object], Path],
+) -> None:
+    _, folder = finished
+    journal = Journal.open(folder)
+    assert isinstance(journal.verify(), Sound)
+    tree = journal.tree()
+    (problem,) = tree.problems.values()
+    assert (problem.op, problem.count) == ("rmsnorm", 9)
+    assert (problem.cases[0].axes, problem.cases[0].scalars) == ({"rows": 512, "cols": 256}, {"eps": 1e-5})
+    origins = [node.candidate.origin for node in tree.nodes.values()]
+    assert origins == [Origin.BASELINE, Origin.AUTHOR]
+    assert all(node.evaluations[0].status is Status.ACCEPTED for node in tree.nodes.values())
+    assert tree.ended is not None
+
+
+def test_what_was_kept_rests_on_a_comparison_that_proves_it(finished: tuple[dict[str, object], Path]) -> None:
+    _, folder = finished
+    tree = Journal.open(folder).tree()
+    challenger = list(tree.nodes.values())[1]
+    assert challenger.decision is not None
+    proven = challenger.comparisons[0].outcome is Outcome.FASTER
+    assert challenger.decision.kept == proven
+    if proven:
+        assert challenger.comparisons[0].e_faster >= 1000
+        assert tree.verified is not None
+        assert tree.verified.ci_low <= tree.verified.ratio <= tree.verified.ci_high
+        assert tree.verified.drift <= 1.5
+        assert tree.verified.fallbacks == 0
+        assert tree.verified.shipped == (tree.verified.ci_low > 1 and tree.verified.eager_ci_low > 1)
+
+
+def test_results_tsv_has_one_line_per_experiment(finished: tuple[dict[str, object], Path]) -> None:
+    _, folder = finished
+    head, *rows = [line.split("\t") for line in (folder / "results.tsv").read_text().splitlines()]
+    assert tuple(head) == COLUMNS
+    assert [row[COLUMNS.index("kernel_type")] for row in rows] == ["rmsnorm", "rmsnorm"]
+    assert all(float(row[COLUMNS.index("latency_us")]) > 0 for row in rows)
+
+
+def test_no_secret_of_the_environment_reaches_the_run_folder(
+    finished: tuple[dict[str, object], Path],
+) -> None:
+    _, folder = finished
+    for path in folder.rglob("*"):
+        assert not path.is_file() or b"planted" not in path.read_bytes(), path
+
+
+def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(tmp_path: Path) -> None:
+    before = _kernelwright_processes()
+    process = start(tmp_path, "--max-pairs", "400")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "smoke" in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == ExitCode.INTERRUPTED, err
+    assert err.strip().splitlines()[-1] == "interrupted; everything journalled so far is safe"
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert isinstance(Journal.open(folder).verify(), Sound)
+    deadline = time.monotonic() + 10
+    while (left := _kernelwright_processes() - before) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not left
+
+
+def _kernelwright_processes() -> set[int]:
+    """Return the judge, model and worker processes alive on this machine."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if any(
+            word.startswith((b"kernelwright.judge", b"kernelwright.worker", b"kernelwright.model"))
+            for word in words
+        ):
+            found.add(int(path.parent.name))
+    return found
+
+
+def test_a_model_that_does_not_exist_is_a_one_line_error(tmp_path: Path) -> None:
+    words = ["-m", "kernelwright", "optimize", "nosuch.py:build"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (ExitCode.MISTAKE, False)
+    assert "nosuch.py does not exist" in done.stderr
