@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kernelwright.core.frozen import Frozen, Noun
 
@@ -59,6 +59,13 @@ class Candidate(Noun):
     def identity(self) -> object:
         """Return what decides how it behaves: op, backend, source, choices, origin."""
         return self.model_dump(mode="json", include={"op", "backend", "source", "choices", "origin"})
+
+    @model_validator(mode="after")
+    def _is_writable_and_serves_every_shape(self) -> "Candidate":
+        self.source.encode()  # UnicodeEncodeError is a ValueError: a lone surrogate fits in no file
+        if not self.choices or self.choices[-1].case_hashes:
+            raise ValueError("the last choice must have no cases: it serves unseen shapes")
+        return self
 
     def values_for(self, case_hash: str) -> dict[str, ParamValue]:
         """Return the parameters for a case, by the rule for unseen shapes if it has no row of its own."""

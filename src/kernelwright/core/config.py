@@ -60,7 +60,7 @@ def resolve(flags: Mapping[str, object], file_values: Mapping[str, object], wher
     _refuse_unknown("command line", flags)
     given = {key: value for key, value in flags.items() if value is not None}
     try:
-        return RunConfig.model_validate({**file_values, **given})
+        return RunConfig.model_validate({**file_values, **given}, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])

@@ -63,3 +63,8 @@ class Device(Noun):
     """Last-level cache: buffers must exceed it to be cold."""
     shared_bytes: int = Field(ge=0, default=0)
     """Shared memory one block may ask for."""
+
+    @property
+    def title(self) -> str:
+        """Return a short human name such as `cuda:0 (NVIDIA H200)`."""
+        return f"{self.kind.value}:{self.index} ({self.name})"

@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CUDA_HOME")
+KEPT = (
+    *("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+)
 """What a toolchain or a driver may need; no other variable reaches a worker, the judge or the reference."""
 
 MALLOC = {

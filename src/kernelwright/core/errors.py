@@ -147,3 +147,22 @@ class NothingToOptimize(KernelwrightError):
             f"Model {spec!r} contains none of the ops known here ({', '.join(sorted(known))}). "
             "`kernelwright ops` lists them."
         )
+
+
+class DeviceBusy(KernelwrightError):
+    """A device another process is timing on."""
+
+    def __init__(self, device: str, holder: str, waited_s: float) -> None:
+        super().__init__(
+            f"Device {device} is in use by {holder}; waited {waited_s:.0f} s. Wait for it or stop it."
+        )
+
+
+class CalibrationFailed(KernelwrightError):
+    """A device whose ceilings could not be measured."""
+
+    def __init__(self, device: str, detail: str) -> None:
+        super().__init__(
+            f"The ceilings of {device} could not be measured: {detail}. Free the device and run "
+            "`kernelwright doctor --calibrate`."
+        )

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cached_property
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -35,6 +37,12 @@ class Noun(Frozen):
     def identity(self) -> object:
         """Return the JSON value that makes this noun itself; a noun may leave out what merely rides along."""
         return self.model_dump(mode="json")
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy; a changed one computes its own hash."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("hash", None)
+        return copied
 
     @cached_property
     def hash(self) -> str:

@@ -33,6 +33,15 @@ class ScalarArg(Frozen):
     type: ScalarType
     """Width and class in the kernel's signature."""
 
+    @model_validator(mode="after")
+    def _fits(self) -> "ScalarArg":
+        if not self.type.startswith("fp"):
+            bits, signed = int(self.type[1:]), self.type[0] == "i" and self.type != "i1"
+            low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
+            if isinstance(self.value, float) or not low <= self.value <= high:
+                raise ValueError(f"{self.value!r} does not fit {self.type}")
+        return self
+
 
 class TensorMapArg(Frozen):
     """A tensor map passed by value."""
@@ -107,7 +116,11 @@ class LaunchPlan(Frozen):
 
     def check(self, buffers: frozenset[str]) -> None:
         """Raise ValueError unless every name a launch uses is a buffer of the case or one of the plan's own."""
-        known = buffers | {space.name for space in self.workspaces}
+        own = [space.name for space in self.workspaces]
+        for name in own:
+            if name in buffers or own.count(name) > 1:
+                raise ValueError(f"workspace {name!r} has the name of another buffer")
+        known = buffers | set(own)
         maps = {tensor_map.name for tensor_map in self.tensor_maps}
         for tensor_map in self.tensor_maps:
             if tensor_map.buffer not in known:
@@ -148,7 +161,7 @@ def kernel_unit(launch: Launch, case: Case) -> KernelUnit:
         if isinstance(arg, TensorMapArg):
             parameters.append(Parameter(type="tensor_map"))
         elif isinstance(arg, ScalarArg):
-            whole = isinstance(arg.value, int) and not isinstance(arg.value, bool)
+            whole = arg.type[0] in "iu" and not isinstance(arg.value, bool | float)
             parameters.append(
                 Parameter(
                     type=arg.type,

@@ -14,6 +14,7 @@ of `cdiv, next_power_of_2, min, max, abs, int, float, bool, len, round`. No loop
 import ast
 import math
 import operator
+import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,6 +27,8 @@ from kernelwright.core.plan import LaunchPlan
 
 MAX_NODES = 4000
 MAX_INTEGER = 1 << 63
+MAX_PARTS = 4096
+"""Values and characters one value may hold: a plan of 64 launches needs half of it; doubling soon exceeds it."""
 
 
 class PlanFault(ValueError):
@@ -33,7 +36,8 @@ class PlanFault(ValueError):
 
     def __init__(self, problem: str, node: ast.AST | None = None) -> None:
         line = getattr(node, "lineno", None)
-        super().__init__(f"line {line}: {problem}" if line else problem)
+        text = problem.encode(errors="backslashreplace").decode()
+        super().__init__(f"line {line}: {text}" if line else text)
 
 
 def _cdiv(a: int, b: int) -> int:
@@ -42,6 +46,26 @@ def _cdiv(a: int, b: int) -> int:
 
 def _next_power_of_2(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
+
+
+def _round(number: float, digits: int | None = None) -> float:
+    if digits is not None and abs(digits) > 20:
+        raise ValueError("round to at most 20 digits")
+    return round(number, digits)
+
+
+def _is_too_big(value: Any) -> bool:
+    """Tell whether a value holds more than `MAX_PARTS` values and characters, shared ones counted each time."""
+    waiting, parts = [value], 0
+    while waiting and parts <= MAX_PARTS:
+        item = waiting.pop()
+        parts += 1 + (len(item) if isinstance(item, str) else 0)
+        if isinstance(item, tuple | list):
+            waiting.extend(item[: MAX_PARTS + 1])
+        elif isinstance(item, dict):
+            waiting.extend(item.values())
+            waiting.extend(item)
+    return parts > MAX_PARTS
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -54,7 +78,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "float": float,
     "bool": bool,
     "len": len,
-    "round": round,
+    "round": _round,
 }
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -127,17 +151,25 @@ def _module(source: str) -> ast.Module:
 def parse_params(source: str) -> dict[str, list[ParamValue]]:
     """Return the literal `PARAMS = {name: [values]}` of a source, empty if there is none."""
     for node in _module(source).body if "PARAMS" in source else ():
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["PARAMS"]:
+        if isinstance(node, ast.Assign) and [getattr(t, "id", None) for t in node.targets] == ["PARAMS"]:
             try:
                 params = ast.literal_eval(node.value)
-            except ValueError as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise PlanFault("PARAMS must be a literal dict of lists", node) from error
             if not isinstance(params, dict) or not all(
-                isinstance(key, str) and isinstance(values, list) and values for key, values in params.items()
+                isinstance(key, str) and isinstance(values, list) and values and all(map(_is_param, values))
+                for key, values in params.items()
             ):
                 raise PlanFault("PARAMS must map each name to a non-empty list of values", node)
             return params
     return {}
+
+
+def _is_param(value: object) -> bool:
+    """Tell whether a literal can be a parameter: a finite number or text a file can hold."""
+    if isinstance(value, str):
+        return value.isascii() or not any(0xD800 <= ord(letter) < 0xE000 for letter in value)
+    return isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def first_values(source: str) -> dict[str, ParamValue]:
@@ -173,8 +205,10 @@ def _check(function: ast.FunctionDef) -> None:
     if len(nodes) > MAX_NODES:
         raise PlanFault(f"{len(nodes)} syntax nodes; at most {MAX_NODES} are allowed", function)
     for node in nodes:
-        if not isinstance(node, ALLOWED):
-            raise PlanFault(f"{type(node).__name__} is outside the plan subset", node)
+        for child in ast.iter_child_nodes(node):
+            if not isinstance(child, ALLOWED):
+                place = child if hasattr(child, "lineno") else node  # operators have no place of their own
+                raise PlanFault(f"{type(child).__name__} is outside the plan subset", place)
         if isinstance(node, ast.FunctionDef) and node is not function:
             raise PlanFault("nested functions are outside the plan subset", node)
         if isinstance(node, ast.Call) and not (
@@ -233,9 +267,9 @@ class _Interpreter:
         for statement in statements:
             match statement:
                 case ast.Return(value=value):
-                    raise _Returned(None if value is None else self.value(value))
+                    raise _Returned(None if value is None else self._bounded(value))
                 case ast.Assign(targets=[target], value=value):
-                    self._assign(target, self.value(value))
+                    self._assign(target, self._bounded(value))
                 case ast.If(test=test, body=body, orelse=orelse):
                     self.run(body if self.value(test) else orelse)
                 case ast.Expr(value=ast.Constant()) | ast.Pass():
@@ -243,12 +277,19 @@ class _Interpreter:
                 case _:
                     raise PlanFault(f"{type(statement).__name__} cannot stand here", statement)
 
+    def _bounded(self, node: ast.expr) -> Any:
+        """Return a value no larger than a plan can need: names bound to doubled values would grow without end."""
+        value = self.value(node)
+        if _is_too_big(value):
+            raise PlanFault(f"a value of more than {MAX_PARTS} parts", node)
+        return value
+
     def _assign(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
             self.names[target.id] = value
         elif isinstance(target, ast.Tuple):
             if not isinstance(value, tuple | list) or len(value) != len(target.elts):
-                raise PlanFault(f"cannot unpack {value!r} into {len(target.elts)} names", target)
+                raise PlanFault(f"cannot unpack {reprlib.repr(value)} into {len(target.elts)} names", target)
             for inner, part in zip(target.elts, value, strict=True):
                 self._assign(inner, part)
         else:
@@ -257,8 +298,14 @@ class _Interpreter:
     def value(self, node: ast.expr) -> Any:
         try:
             result = self._value(node)
-        except (TypeError, KeyError, IndexError, ZeroDivisionError, OverflowError, AttributeError) as error:
+        except PlanFault:
+            raise
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise PlanFault(f"{type(error).__name__}: {error}", node) from error
+        if isinstance(result, str | tuple | list) and len(result) > MAX_PARTS:
+            raise PlanFault(f"a value of more than {MAX_PARTS} parts", node)
+        if isinstance(result, str) and not _is_param(result):
+            raise PlanFault("text that no file can hold", node)
         if isinstance(result, int) and abs(result) > MAX_INTEGER:
             raise PlanFault(f"integer beyond 64 bits in {ast.unparse(node)!r}", node)
         if isinstance(result, float) and not math.isfinite(result):
@@ -311,9 +358,9 @@ class _Interpreter:
             case ast.UnaryOp(op=op, operand=operand):
                 return UNARY[type(op)](self.value(operand))
             case ast.BoolOp(op=ast.And(), values=values):
-                return all(self.value(item) for item in values)
+                return self._first(values, is_wanted=operator.not_)
             case ast.BoolOp(values=values):
-                return any(self.value(item) for item in values)
+                return self._first(values, is_wanted=bool)
             case ast.Compare(left=left, ops=ops, comparators=comparators):
                 current = self.value(left)
                 for relation, right in zip(ops, comparators, strict=True):
@@ -325,14 +372,22 @@ class _Interpreter:
             case _:
                 raise PlanFault(f"{type(node).__name__} is outside the plan subset", node)
 
+    def _first(self, values: list[ast.expr], is_wanted: Callable[[Any], bool]) -> Any:
+        """Return the first operand that decides, else the last, as Python's `and` and `or` do."""
+        found = None
+        for item in values:
+            if is_wanted(found := self.value(item)):
+                break
+        return found
+
     def _lookup(self, holder: Any, key: Any, node: ast.expr) -> Any:
         if isinstance(holder, dict):
             if key not in holder:
-                raise PlanFault(f"no {key!r} here; there are {', '.join(map(str, holder))}", node)
+                raise PlanFault(f"no {reprlib.repr(key)} here; there are {', '.join(map(str, holder))}", node)
             return holder[key]
         if isinstance(holder, tuple | list) and isinstance(key, int):
             return holder[key]
-        raise PlanFault(f"cannot look up {key!r} in a {type(holder).__name__}", node)
+        raise PlanFault(f"cannot look up {reprlib.repr(key)} in a {type(holder).__name__}", node)
 
 
 def _argument(item: Any, buffers: frozenset[str], maps: frozenset[str]) -> dict[str, Any]:
@@ -353,14 +408,16 @@ def _argument(item: Any, buffers: frozenset[str], maps: frozenset[str]) -> dict[
         return {"kind": "scalar", "type": "i32" if -(1 << 31) <= item < 1 << 31 else "i64", "value": item}
     if isinstance(item, float):
         return {"kind": "scalar", "type": "fp32", "value": item}
-    raise PlanFault(f"argument {item!r} is neither a name nor a number")
+    raise PlanFault(f"argument {reprlib.repr(item)} is neither a name nor a number")
 
 
-def _three(value: Any, what: str) -> tuple[int, int, int]:
+def _three(value: Any, what: str, least: int = 0) -> tuple[int, int, int]:
     """Return a grid, block or cluster with its missing axes as ones."""
     parts = value if isinstance(value, tuple | list) else (value,)
-    if not 1 <= len(parts) <= 3 or not all(isinstance(part, int) and part >= 0 for part in parts):
-        raise PlanFault(f"{what} must be one to three non-negative integers, not {value!r}")
+    if not 1 <= len(parts) <= 3 or not all(isinstance(part, int) and part >= least for part in parts):
+        raise PlanFault(
+            f"{what} must be one to three integers of at least {least}, not {reprlib.repr(value)}"
+        )
     return (*parts, 1, 1)[:3]
 
 
@@ -383,9 +440,9 @@ def to_plan(returned: Any, case: Case) -> LaunchPlan:
             entry = {key: value for key, value in launch.items() if key in LAUNCH_KEYS}
             entry["grid"] = _three(launch["grid"], "grid")
             if launch.get("block") is not None:
-                entry["block"] = _three(launch["block"], "block")
+                entry["block"] = _three(launch["block"], "block", least=1)
             if "cluster" in launch:
-                entry["cluster"] = _three(launch["cluster"], "cluster")
+                entry["cluster"] = _three(launch["cluster"], "cluster", least=1)
             entry["args"] = [_argument(item, buffers, map_names) for item in launch.get("args", [])]
             entry["meta"] = {key: value for key, value in launch.items() if key not in LAUNCH_KEYS}
             if all(entry["grid"]):
@@ -394,12 +451,16 @@ def to_plan(returned: Any, case: Case) -> LaunchPlan:
         if unknown:
             raise PlanFault(f"unknown keys {sorted(unknown)} in the returned plan")
         plan = LaunchPlan.model_validate({"launches": launches, "workspaces": spaces, "tensor_maps": maps})
-        plan.check(buffers)
+        plan.check(frozenset(spec.name for spec in (*case.inputs, *case.outputs)))
+    except PlanFault:
+        raise
     except ValidationError as error:
         first = error.errors()[0]
         raise PlanFault(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise PlanFault(f"the returned plan is malformed: {type(error).__name__}: {error}") from error
+    except ValueError as error:
+        raise PlanFault(str(error)) from error
     return plan
 
 

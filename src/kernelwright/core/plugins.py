@@ -53,5 +53,5 @@ def load(drawer: str, name: str) -> ModuleType:
                 )
             return loaded
         return importlib.import_module(f"kernelwright.{drawer}.{name}")
-    except ImportError as error:
+    except (ImportError, SyntaxError, AttributeError) as error:
         raise BrokenPlugin(drawer, name, str(error)) from error

@@ -26,11 +26,10 @@ class Work(Frozen):
 
 def memory_time_us(work: Work, ceilings: Ceilings) -> float:
     """Return the least time to move the bytes, between the read-only and the copy stream by the share written."""
-    if work.bytes_moved == 0:
-        return ceilings.reading.fixed_us
-    mix = min(1.0, 2 * work.bytes_written / work.bytes_moved)
-    as_read, as_copy = ceilings.reading.time_us(work.bytes_moved), ceilings.copying.time_us(work.bytes_moved)
-    return (1 - mix) * as_read + mix * as_copy
+    # One fixed cost for every mix: two would let the floor fall when more is read.
+    copied = min(2 * work.bytes_written, work.bytes_moved)
+    rest = work.bytes_moved - copied
+    return ceilings.reading.fixed_us + (rest / ceilings.reading.rate + copied / ceilings.copying.rate) * 1e6
 
 
 def floor_us(work: Work, ceilings: Ceilings) -> float:

@@ -218,6 +218,8 @@ class Evaluation(Noun):
             raise ValueError("an evaluation stops at the first failed stage")
         if self.status is Status.ACCEPTED and not self.passed_all:
             raise ValueError(f"accepted under {self.profile.value!r} without passing every required stage")
+        if self.timing is not None and self.status is not Status.ACCEPTED:
+            raise ValueError(f"a candidate that is {self.status.value!r} has no certified timing")
         if self.timing is not None and (not self.passed_all or self.profile is Profile.QUICK):
             raise ValueError("a certified timing needs every required stage of `keep` or `ship` passed")
         return self

@@ -6,7 +6,7 @@ from kernelwright.core.verdict import Comparison, Decision, Evaluation, Outcome,
 
 def first_of_problem(evaluation: Evaluation) -> Decision:
     """Return the decision on a baseline: it holds the title until a challenger is proven faster."""
-    accepted = evaluation.status is Status.ACCEPTED
+    accepted = evaluation.status is Status.ACCEPTED and evaluation.profile is not Profile.QUICK
     reason = (
         "baseline: holds the title until a challenger is proven faster"
         if accepted
@@ -27,8 +27,14 @@ def disqualified(evaluation: Evaluation, found: Disqualified) -> Decision:
 
 def decide(evaluation: Evaluation, comparison: Comparison) -> Decision:
     """Return the decision on an accepted challenger: only a proven gain under a full profile is kept."""
-    if comparison.challenger_hash != evaluation.candidate_hash:
-        raise ValueError("the comparison is about another candidate than the evaluation")
+    for what, compared, judged in (
+        ("candidate", comparison.challenger_hash, evaluation.candidate_hash),
+        ("problem", comparison.problem_hash, evaluation.problem_hash),
+        ("device", comparison.device_hash, evaluation.device_hash),
+        ("judge version", comparison.judge_version, evaluation.judge_version),
+    ):
+        if compared != judged:
+            raise ValueError(f"the comparison is about another {what} than the evaluation")
     interval = f"x{comparison.ratio:.3f} [{comparison.ci_low:.3f}, {comparison.ci_high:.3f}]"
     evidence = f"{interval} over {comparison.pairs} fresh pairs, evidence {comparison.e_faster:.3g}"
     if evaluation.status is not Status.ACCEPTED or evaluation.profile is Profile.QUICK:

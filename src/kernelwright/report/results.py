@@ -49,9 +49,10 @@ def _row(node: Node, problem: Problem, baseline: str | None) -> dict[str, str]:
         row["latency_us"] = f"{latency:.3f}"
         row["throughput_tflops"] = f"{flops / latency / 1e6:.6f}"
         row["bandwidth_gb_s"] = f"{moved / latency / 1e3:.3f}"
-        floors = [timing.floor_us for timing in verdict.timing.cases]
-        if all(floor is not None for floor in floors):
-            row["pct_floor"] = f"{100 * sum(floor or 0 for floor in floors) / len(floors) / latency:.1f}"
+        floors = [(case.weight, by_hash[case.hash].floor_us) for case in problem.cases]
+        if all(floor is not None for _, floor in floors):
+            floor_us = sum(share * (floor or 0) for share, floor in floors) / weight
+            row["pct_floor"] = f"{100 * floor_us / latency:.1f}"
     against = [found for found in node.comparisons if found.incumbent_hash == baseline]
     if against:
         found = against[-1]

@@ -1,0 +1,127 @@
+"""Settings: flags beat the file, the file beats the defaults, and every mistake is named with its place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelwright.core.config import CONFIG_FILE, RunConfig, parse_toml, resolve
+from kernelwright.core.errors import BadConfig
+
+
+def refusal(flags: dict, text: str) -> str:
+    with pytest.raises(BadConfig) as raised:
+        resolve(flags, parse_toml(text, CONFIG_FILE), CONFIG_FILE)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
+def test_nothing_given_gives_the_defaults():
+    assert resolve({}, {}, CONFIG_FILE) == RunConfig()
+    assert RunConfig().alpha == 0.001
+
+
+def test_flags_beat_the_file_and_the_file_beats_the_defaults():
+    file_values = parse_toml('threads = 4\nbackend = "cpp"\n', CONFIG_FILE)
+    found = resolve({"threads": 8, "model": "m.py:build"}, file_values, CONFIG_FILE)
+    assert (found.threads, found.backend, found.model) == (8, "cpp", "m.py:build")
+    assert found.max_pairs == RunConfig().max_pairs
+
+
+SETTINGS = {
+    "model": st.sampled_from(("a.py:f", "b.py:g")),
+    "backend": st.sampled_from(("auto", "cpp", "triton")),
+    "threads": st.integers(0, 64),
+    "max_pairs": st.integers(1, 400),
+    "alpha": st.floats(1e-6, 0.5),
+    "model_processes": st.integers(3, 50),
+    "hidden_shapes": st.integers(0, 200),
+    "journal_url": st.just("sqlite:///x"),
+}
+
+
+@given(st.fixed_dictionaries({}, optional=SETTINGS), st.fixed_dictionaries({}, optional=SETTINGS))
+def test_each_setting_comes_from_the_strongest_source_that_gave_it(flags, file_values):
+    found = resolve(flags, file_values, CONFIG_FILE)
+    for name in RunConfig.model_fields:
+        assert getattr(found, name) == {**RunConfig().model_dump(), **file_values, **flags}[name]
+
+
+def test_every_setting_is_tried_above_and_has_a_line_of_documentation():
+    assert set(SETTINGS) == set(RunConfig.model_fields)
+    assert all(field.description for field in RunConfig.model_fields.values())
+
+
+def test_flag_that_was_not_given_does_not_hide_the_file():
+    assert resolve({"threads": None}, {"threads": 3}, CONFIG_FILE).threads == 3
+
+
+def test_flag_of_zero_or_false_counts_as_given():
+    assert resolve({"threads": 0, "hidden_shapes": 0}, {"threads": 3}, CONFIG_FILE).threads == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [("thread", "threads"), ("max_pair", "max_pairs"), ("alhpa", "alpha"), ("x", "max_pairs")],
+)
+def test_unknown_key_in_the_file_names_the_nearest_and_the_known(key, near):
+    message = refusal({}, f"{key} = 1\n")
+    assert message.startswith(
+        f"{CONFIG_FILE}: unknown setting {key!r}. Did you mean {near!r}? Known: model, "
+    )
+    assert message.endswith("journal_url.")
+
+
+def test_unknown_flag_is_blamed_on_the_command_line():
+    assert refusal({"tread": 1}, "").startswith(
+        "command line: unknown setting 'tread'. Did you mean 'threads'?"
+    )
+
+
+def test_unknown_table_is_an_unknown_setting():
+    assert "unknown setting 'search'" in refusal({}, "[search]\nalpha = 0.1\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("threads = 4\nbackend = cpp\n", "line 2, column 11"),
+        ("threads 4\n", "line 1, column 9"),
+        ("threads = 1\nthreads = 2\nalpha = 0.1\n", "line 2, column 12"),
+        ("threads = ", "end of document"),
+        ('\n\nmodel = "m.py\n', "line 3"),
+    ],
+)
+def test_malformed_file_is_one_line_with_its_place(text, place):
+    message = refusal({}, text)
+    assert message.startswith(f"{CONFIG_FILE}: not valid TOML: ")
+    assert place in message
+    assert message.endswith("Mend that line or remove the file.")
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "source", "key", "value"),
+    [
+        ({}, 'threads = "many"', CONFIG_FILE, "threads", "'many'"),
+        ({}, "threads = -1", CONFIG_FILE, "threads", "-1"),
+        ({}, "threads = 1.5", CONFIG_FILE, "threads", "1.5"),
+        ({}, "threads = true", CONFIG_FILE, "threads", "True"),
+        ({}, "alpha = 2", CONFIG_FILE, "alpha", "2"),
+        ({}, "alpha = nan", CONFIG_FILE, "alpha", "nan"),
+        ({}, "backend = 5", CONFIG_FILE, "backend", "5"),
+        ({}, "[model]\npath = 'm.py'", CONFIG_FILE, "model", "{'path': 'm.py'}"),
+        ({"threads": -3}, "threads = 4", "command line", "threads", "-3"),
+        ({"max_pairs": 401}, "", "command line", "max_pairs", "401"),
+        ({"model_processes": 2}, "alpha = 0.1", "command line", "model_processes", "2"),
+    ],
+)
+def test_value_that_cannot_be_names_the_setting_its_source_and_itself(flags, text, source, key, value):
+    message = refusal(flags, text)
+    assert message.startswith(f"{source}: setting {key!r}: ")
+    assert message.endswith(f"Given was {value}.")
+
+
+def test_resolved_settings_are_frozen_and_survive_json():
+    found = resolve({"threads": 3}, {"alpha": 0.01}, CONFIG_FILE)
+    assert RunConfig.model_validate_json(found.model_dump_json()) == found
+    with pytest.raises(ValueError, match="frozen"):
+        found.threads = 4

@@ -1,0 +1,105 @@
+"""Nothing of the parent's environment reaches a child but a short list of names, and never a key."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelwright.core.environment import KEPT, child_environment
+
+ROOT, HOME = Path("/pkg/src"), Path("/tmp/own")
+SECRET = "s3cr3t-value"
+PLANTED = [
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "HF_TOKEN",
+    "GITHUB_TOKEN",
+    "KERNELWRIGHT_HOME",
+    "KERNELWRIGHT_JOURNAL_URL",
+    "PGPASSWORD",
+    "SSH_AUTH_SOCK",
+    "HTTPS_PROXY",
+]
+HIJACKS = [
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "PYTHONHOME",
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "HOME",
+    "TMPDIR",
+    "BASH_ENV",
+]
+OWN = {
+    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_TRIM_THRESHOLD_",
+    "MALLOC_TOP_PAD_",
+    "HOME",
+    "TMPDIR",
+    "PYTHONPATH",
+    "PYTHONDONTWRITEBYTECODE",
+    "OMP_NUM_THREADS",
+    "OMP_WAIT_POLICY",
+    "PATH",
+    "LANG",
+}
+
+
+def plant(names: set[str]) -> dict[str, str]:
+    return dict.fromkeys(names, SECRET)
+
+
+def child(parent: dict[str, str], threads: int = 2) -> dict[str, str]:
+    return child_environment(parent, ROOT, HOME, threads)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_key_never_reaches_a_child(name):
+    environment = child({"PATH": "/bin", name: SECRET})
+    assert name not in environment
+    assert SECRET not in "".join(environment.values())
+
+
+@pytest.mark.parametrize("name", HIJACKS)
+def test_parent_cannot_steer_the_child_through_a_variable(name):
+    assert SECRET not in child({name: SECRET}).values()
+
+
+@given(st.sets(st.sampled_from((*KEPT, *PLANTED, *HIJACKS, "path", "PATH_", "X"))).map(plant))
+def test_only_the_kept_names_pass(parent):
+    environment = child(parent)
+    assert environment.keys() <= OWN | set(KEPT)
+    assert {name for name, value in environment.items() if value == SECRET} == parent.keys() & set(KEPT)
+
+
+def test_kept_names_hold_no_place_for_a_secret():
+    suspicious = [name for name in KEPT if any(part in name for part in ("KEY", "TOKEN", "SECRET", "PASS"))]
+    assert suspicious == []
+
+
+def test_toolchain_names_pass_unchanged():
+    parent = {name: f"value of {name}" for name in KEPT}
+    environment = child(parent)
+    assert {name: environment[name] for name in KEPT} == parent
+
+
+def test_python_path_is_exactly_the_package_root():
+    for parent in ({}, {"PYTHONPATH": "/evil"}, {"PYTHONPATH": ""}):
+        assert child(parent)["PYTHONPATH"] == "/pkg/src"
+
+
+def test_child_has_its_own_home_a_safe_path_and_its_threads():
+    environment = child({}, threads=7)
+    assert environment["HOME"] == environment["TMPDIR"] == "/tmp/own"
+    assert environment["PATH"] == "/usr/local/bin:/usr/bin:/bin"
+    assert environment["OMP_NUM_THREADS"] == "7"
+    assert all(isinstance(value, str) for value in environment.values())
+
+
+def test_parent_is_left_alone():
+    parent = {"PATH": "/bin", "OPENAI_API_KEY": SECRET}
+    child(parent)["PATH"] = "/changed"
+    assert parent == {"PATH": "/bin", "OPENAI_API_KEY": SECRET}

@@ -1,0 +1,122 @@
+"""Every mistake has one class, and its message names the thing, the value and the next step in one line."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from kernelwright.core import errors
+from kernelwright.core.errors import KernelwrightError
+
+# Arguments, words the message must hold, and how it must end: with what to do next.
+TABLE = {
+    "UnknownName": (
+        ("op", "matmal", ("softmax", "matmul")),
+        ("op", "'matmal'", "'matmul'"),
+        "Known: matmul, softmax.",
+    ),
+    "AmbiguousName": (("ops", "gelu"), ("'gelu'", "'ops'"), "Uninstall one of the packages."),
+    "BrokenPlugin": (
+        ("ops", "gelu", "No module named 'x'"),
+        ("ops/gelu", "'x'"),
+        "Mend or uninstall it.",
+    ),
+    "BadConfig": (
+        ("kw.toml", "setting 'threads' is 'many'", "Give a number."),
+        ("kw.toml", "'many'"),
+        "Give a number.",
+    ),
+    "NotFound": (
+        ("Model file", Path("/m.py"), "Check the path."),
+        ("Model file", "'/m.py'"),
+        "Check the path.",
+    ),
+    "NotWritable": (
+        ("/root/run", "permission denied"),
+        ("'/root/run'", "permission denied"),
+        "Choose another place with --home or KERNELWRIGHT_HOME.",
+    ),
+    "DiskFull": (("/run/j.db",), ("'/run/j.db'",), "free some space and run the same command again."),
+    "JournalCorrupt": (
+        (Path("/run/j.db"), "event 7 does not chain"),
+        ("'/run/j.db'", "event 7"),
+        "`kernelwright journal verify` names the first bad event.",
+    ),
+    "JournalTooNew": (("/run/j.db", 9, 1), ("'/run/j.db'", "schema 9", "to 1"), "Upgrade kernelwright."),
+    "JournalBusy": (("/run/j.db",), ("'/run/j.db'",), "Wait for it or stop it; reading needs no lock."),
+    "BlobMissing": (
+        ("ab" * 32, "is not in the store"),
+        ("abababababab", "is not in the store"),
+        "Copy the whole run folder, `blobs` included.",
+    ),
+    "BackendUnavailable": (
+        ("cuda", "nvcc on PATH", "Install the CUDA toolkit."),
+        ("'cuda'", "nvcc on PATH"),
+        "Install the CUDA toolkit.",
+    ),
+    "ServiceDied": (("judge", "exit code 9"), ("judge", "exit code 9"), "with --debug and report it."),
+    "BadFrame": (("magic b'x'",), ("magic b'x'",), "the channel is closed."),
+    "ModelNotLoadable": (
+        ("m.py:build", "no such function", "Name a function."),
+        ("'m.py:build'", "no such function"),
+        "Name a function.",
+    ),
+    "NothingToOptimize": (
+        ("m.py:build", ("softmax", "matmul")),
+        ("'m.py:build'", "matmul, softmax"),
+        "`kernelwright ops` lists them.",
+    ),
+    "DeviceBusy": (
+        ("GPU 0", "process 4711", 30.4),
+        ("GPU 0", "process 4711", "waited 30 s"),
+        "Wait for it or stop it.",
+    ),
+    "CalibrationFailed": (
+        ("GPU 0", "the clock stood still"),
+        ("GPU 0", "the clock stood still"),
+        "Free the device and run `kernelwright doctor --calibrate`.",
+    ),
+}
+
+
+def own_classes() -> dict[str, type]:
+    return {
+        name: kind
+        for name, kind in inspect.getmembers(errors, inspect.isclass)
+        if kind.__module__ == errors.__name__
+    }
+
+
+def test_every_class_is_a_kernelwright_error_with_a_docstring():
+    for name, kind in own_classes().items():
+        assert issubclass(kind, KernelwrightError), name
+        assert (kind.__doc__ or "").strip().endswith("."), name
+    assert not issubclass(KernelwrightError, ValueError | OSError)
+
+
+def test_every_class_is_in_the_table_of_this_file():
+    assert set(TABLE) == set(own_classes()) - {"KernelwrightError"}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_message_names_the_value_and_ends_with_the_next_step_in_one_line(name):
+    args, words, ending = TABLE[name]
+    message = str(own_classes()[name](*args))
+    assert [word for word in words if word not in message] == []
+    assert message.endswith(ending)
+    assert len(message.splitlines()) == 1
+    assert ".." not in message
+
+
+def test_unknown_name_names_the_nearest_only_if_there_is_one():
+    near = str(errors.UnknownName("backend", "tritn", ("cuda", "triton")))
+    assert near == "Unknown backend 'tritn'. Did you mean 'triton'? Known: cuda, triton."
+    far = str(errors.UnknownName("backend", "fortran", ("cuda",)))
+    assert far == "Unknown backend 'fortran'. Known: cuda."
+    assert str(errors.UnknownName("agent", "x", ())) == "Unknown agent 'x'. Known: none."
+
+
+def test_one_except_clause_catches_every_class():
+    for name, (args, _, _) in TABLE.items():
+        with pytest.raises(KernelwrightError):
+            raise own_classes()[name](*args)
