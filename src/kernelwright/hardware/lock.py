@@ -1,0 +1,179 @@
+"""One timing at a time on a device: a lock the kernel frees when its holder dies, however it dies.
+
+The lock is `flock` on a file named by the device. Who holds it is written into the file for the others' messages; the
+text means nothing on its own (a killed holder leaves it behind), only the lock counts. Files are never deleted: a file
+deleted under a waiting process would make two locks of one.
+"""
+
+import fcntl
+import os
+import re
+import stat
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.errors import DeviceBusy, NotWritable
+from kernelwright.core.frozen import Frozen
+from kernelwright.hardware.detect import uuid_of
+
+POLL_SECONDS = 0.05
+SHOW_SECONDS = 5.0
+HOLDER_BYTES = 4096
+COMMAND_CHARACTERS = 200
+
+
+class Holder(Frozen):
+    """Who holds a lock, as it says itself."""
+
+    pid: int
+    """Process number."""
+    command: str
+    """Its command line."""
+    since: datetime
+    """When it got the lock."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} ({self.command}) since {self.since.astimezone():%H:%M:%S}"
+
+
+def _silent(_text: str) -> None:
+    pass
+
+
+def runtime_folder() -> Path:
+    """Return the user's folder of locks, created for that user alone.
+
+    It depends on the user and on nothing else: with `$TMPDIR` or `$XDG_RUNTIME_DIR` in its name, a login shell, a
+    cron job and a child with a clean environment would each lock a file of their own.
+    """
+    folder = Path("/tmp") / f"kernelwright-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    # Anybody may create names in /tmp: a folder or link planted there by somebody else is refused.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise NotWritable(folder, "it is not a folder of this user")
+    return folder
+
+
+def lock_name(device: Device, uuid: str) -> str:
+    """Return the file name of a device's lock.
+
+    A GPU goes by its UUID: its index changes with CUDA_VISIBLE_DEVICES, and one GPU must not have two locks. Without a
+    UUID the index must do. All cores of a host are one device.
+    """
+    if device.kind is DeviceKind.CPU:
+        return "cpu.lock"
+    safe = re.sub(r"[^0-9A-Za-z-]", "_", uuid) or str(device.index)
+    return f"{device.kind.value}-{safe}.lock"
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Return who wrote itself into a lock's file last; None if nobody did or the text cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return Holder.model_validate_json(file.read(HOLDER_BYTES))
+    except (OSError, ValidationError):
+        return None
+
+
+@dataclass
+class DeviceLock:
+    """A context manager inside which this process alone may time on a device."""
+
+    device: Device
+    """What to lock."""
+    folder: Path = field(default_factory=runtime_folder)
+    """Where the locks are; everybody who is to be kept out must use the same."""
+    wait_s: float = 600.0
+    """How long to wait for another holder; 0 refuses at once."""
+    show: Callable[[str], None] = _silent
+    """Told who is waited for, at first and every few seconds."""
+    uuid: str | None = None
+    """The GPU's UUID if the caller knows it; None asks the driver."""
+    _descriptor: int | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # A forked child shares the open file and with it the lock: were it to outlive us, the device would stay locked.
+        forget = weakref.WeakMethod(self._close)
+        os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
+
+    @property
+    def path(self) -> Path:
+        """Return the file the lock is on."""
+        if self.uuid is None:
+            self.uuid = uuid_of(self.device)
+        return self.folder / lock_name(self.device, self.uuid)
+
+    def __enter__(self) -> "DeviceLock":
+        """Take the lock or raise `DeviceBusy`."""
+        if self._descriptor is not None:
+            raise RuntimeError(f"the lock on {self.path} is taken already")
+        path, began = self.path, time.monotonic()
+        shown = -SHOW_SECONDS
+        while not self._take(path):
+            waited = time.monotonic() - began
+            holder = str(read_holder(path) or "a process that does not say who it is")
+            if waited >= self.wait_s:
+                raise DeviceBusy(self._label, holder, waited)
+            if waited - shown >= SHOW_SECONDS:
+                self.show(f"waiting for {self._label}: in use by {holder}")
+                shown = waited
+            time.sleep(min(POLL_SECONDS, self.wait_s - waited))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the lock back."""
+        if self._descriptor is not None:
+            os.ftruncate(self._descriptor, 0)
+            self._close()
+
+    @property
+    def _label(self) -> str:
+        return f"{self.device.kind.value}:{self.device.index} ({self.device.name})"
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _take(self, path: Path) -> bool:
+        """Try once; tell whether the lock is ours."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise NotWritable(path, str(error.strerror)) from error
+        self._descriptor = descriptor
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._close()
+            return False
+        if not _is_at(
+            path, descriptor
+        ):  # cleaned away between opening and locking: nobody else will look at it
+            self._close()
+            return False
+        holder = Holder(pid=os.getpid(), command=_command(), since=datetime.now(UTC))
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, holder.model_dump_json().encode(), 0)
+        return True
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    return False
+
+
+def _command() -> str:
+    return " ".join([Path(sys.argv[0] or sys.executable).name, *sys.argv[1:]])[:COMMAND_CHARACTERS]

@@ -1,0 +1,157 @@
+"""No two processes time on one device, and nobody who died keeps it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.errors import DeviceBusy, KernelwrightError, NotWritable
+from kernelwright.hardware import lock
+from kernelwright.hardware.lock import DeviceLock, lock_name, read_holder
+
+CPU = Device(kind=DeviceKind.CPU, name="a processor", arch="x86_64", units=2, memory_bytes=1 << 30)
+GPU = Device(kind=DeviceKind.CUDA, name="NVIDIA H200", arch="sm_90", units=132, memory_bytes=1 << 37)
+HOLD = """
+import sys, time
+from pathlib import Path
+from kernelwright.core.device import Device
+from kernelwright.hardware.lock import DeviceLock
+with DeviceLock(Device.model_validate_json(sys.argv[1]), Path(sys.argv[2]), uuid="u0"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@contextmanager
+def other_holder(device: Device, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Give a process that holds the lock until it is told to let go or killed."""
+    command = [sys.executable, "-c", HOLD, device.model_dump_json(), str(folder)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "held\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_holder_is_refused_and_told_who_has_the_device(tmp_path: Path) -> None:
+    with other_holder(GPU, tmp_path) as process:
+        with pytest.raises(DeviceBusy) as refused, DeviceLock(GPU, tmp_path, wait_s=0, uuid="u0"):
+            pass
+        assert isinstance(refused.value, KernelwrightError)
+        assert f"cuda:0 (NVIDIA H200) is in use by process {process.pid} (-c " in str(refused.value)
+
+
+def test_a_second_holder_waits_and_is_told_for_whom(tmp_path: Path) -> None:
+    said: list[str] = []
+    with other_holder(CPU, tmp_path) as process:
+
+        def let_go(text: str) -> None:
+            said.append(text)
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+        began = time.monotonic()
+        with DeviceLock(CPU, tmp_path, wait_s=20, show=let_go):
+            assert time.monotonic() - began < 10
+    assert len(said) == 1 and f"in use by process {process.pid}" in said[0]
+
+
+def test_waiting_ends_with_the_time_allowed(tmp_path: Path) -> None:
+    with other_holder(CPU, tmp_path):
+        began = time.monotonic()
+        with pytest.raises(DeviceBusy, match="waited 0 s"), DeviceLock(CPU, tmp_path, wait_s=0.3):
+            pass
+        assert 0.3 <= time.monotonic() - began < 3
+
+
+def test_a_killed_holder_frees_the_device_at_once(tmp_path: Path) -> None:
+    with other_holder(GPU, tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        began = time.monotonic()
+        with DeviceLock(GPU, tmp_path, wait_s=10, uuid="u0") as held:
+            assert time.monotonic() - began < 2
+            holder = read_holder(held.path)
+            assert holder is not None and holder.pid == os.getpid(), (
+                "the dead holder's name was left in the file"
+            )
+
+
+def test_a_child_forked_by_the_holder_does_not_keep_the_device(tmp_path: Path) -> None:
+    held = DeviceLock(CPU, tmp_path)
+    reader, writer = os.pipe()
+    with held:
+        child = os.fork()
+        if child == 0:  # lives on after the holder let go
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        os.close(reader)
+        with pytest.raises(DeviceBusy), DeviceLock(CPU, tmp_path, wait_s=0):
+            pass
+    with DeviceLock(CPU, tmp_path, wait_s=0):
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "the child was to be alive"
+    os.close(writer)
+    os.waitpid(child, 0)
+
+
+def test_different_devices_do_not_block_each_other(tmp_path: Path) -> None:
+    with (
+        DeviceLock(CPU, tmp_path, wait_s=0),
+        DeviceLock(GPU, tmp_path, wait_s=0, uuid="u0"),
+        DeviceLock(GPU.model_copy(update={"index": 1}), tmp_path, wait_s=0, uuid="u1"),
+    ):
+        assert len(list(tmp_path.glob("*.lock"))) == 3
+
+
+def test_one_gpu_has_one_lock_whatever_number_it_is_given(tmp_path: Path) -> None:
+    renumbered = GPU.model_copy(update={"index": 3})
+    with DeviceLock(GPU, tmp_path, wait_s=0, uuid="u0"), pytest.raises(DeviceBusy):
+        DeviceLock(renumbered, tmp_path, wait_s=0, uuid="u0").__enter__()
+    assert lock_name(GPU, "") != lock_name(renumbered, ""), "without a UUID the number must do"
+
+
+def test_a_name_never_leads_out_of_the_folder() -> None:
+    assert lock_name(GPU, "../../etc/passwd") == "cuda-______etc_passwd.lock"
+
+
+def test_a_lock_can_be_taken_again_after_it_was_given_back(tmp_path: Path) -> None:
+    held = DeviceLock(CPU, tmp_path, wait_s=0)
+    for _ in range(2):
+        with held:
+            holder = read_holder(held.path)
+            assert holder is not None and holder.pid == os.getpid()
+        assert read_holder(held.path) is None
+
+
+def test_a_holder_that_does_not_say_who_it_is_is_still_respected(tmp_path: Path) -> None:
+    with other_holder(CPU, tmp_path):
+        (tmp_path / "cpu.lock").write_text(json.dumps({"pid": "?"})[:5])
+        with pytest.raises(DeviceBusy, match="does not say who"), DeviceLock(CPU, tmp_path, wait_s=0):
+            pass
+
+
+def test_the_folder_is_the_users_own_and_the_same_in_every_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = lock.runtime_folder()
+    assert folder.stat().st_uid == os.getuid() and folder.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("TMPDIR", "/var/tmp")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/var/tmp")
+    assert lock.runtime_folder() == folder
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritable, match="file"), DeviceLock(CPU, tmp_path / "file" / "locks"):
+        pass
