@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 
 RMS_FACTOR, RMS_SLACK = 1.5, 0.25
-TAIL_FACTOR, TAIL_SLACK = 2.0, 0.5
+TAIL_FACTOR, TAIL_SLACK = 2.0, 1.0
 MAX_FACTOR, MAX_SLACK = 4.0, 1.0
 """Factors on the framework's own error; slacks in units of the output's rounding."""
 SMALL_SAMPLE = 1000
-"""Below this many elements a 99.9th percentile is the maximum."""
+"""Below this many elements there is no 99.9th percentile: it would be the maximum held to a stricter limit, and a
+plain fp32 product of 7x5 failed by the luck of the framework's own 35 errors (docs/measured.md#tail)."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,10 @@ def check_output(
     half_ulp = unit_roundoff(values.dtype)
     limits = {
         "rms": (_rms(own), RMS_FACTOR * _rms(theirs) + RMS_SLACK * half_ulp),
-        "99.9th percentile": (_tail(own), TAIL_FACTOR * _tail(theirs) + TAIL_SLACK * half_ulp),
         "maximum": (float(own.max()), MAX_FACTOR * float(theirs.max()) + MAX_SLACK * half_ulp),
     }
+    if own.numel() >= SMALL_SAMPLE:
+        limits["99.9th percentile"] = (_tail(own), TAIL_FACTOR * _tail(theirs) + TAIL_SLACK * half_ulp)
     ratios = {name: found / limit for name, (found, limit) in limits.items()}
     worst = max(ratios, key=lambda name: ratios[name])
     if all(found <= limit for found, limit in limits.values()):
@@ -85,6 +87,4 @@ def _rms(errors: torch.Tensor) -> float:
 
 
 def _tail(errors: torch.Tensor) -> float:
-    if errors.numel() < SMALL_SAMPLE:
-        return float(errors.max())
     return float(errors.kthvalue(int(0.999 * errors.numel())).values)

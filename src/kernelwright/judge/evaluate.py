@@ -56,7 +56,8 @@ class Judge:
         self.reference.close()
         self.scratch.cleanup()
 
-    def _bench(self, problem: Problem, candidate: Candidate) -> Bench:
+    def bench(self, problem: Problem, candidate: Candidate) -> Bench:
+        """Return what the stages work on: this judge's children and fresh randomness."""
         return Bench(
             problem=problem,
             candidate=candidate,
@@ -71,7 +72,7 @@ class Judge:
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
-        started, bench = time.perf_counter(), self._bench(problem, candidate)
+        started, bench = time.perf_counter(), self.bench(problem, candidate)
         results: list[StageResult] = []
         failure: Failure | None = None
         timing: Timing | None = None
@@ -161,7 +162,7 @@ class Judge:
         """Return the paired comparison of two accepted candidates."""
         rule = KeepRule(alpha=self.settings.alpha, max_pairs=self.settings.max_pairs)
         try:
-            found = clock.compare(self._bench(problem, incumbent), self._bench(problem, challenger), rule)
+            found = clock.compare(self.bench(problem, incumbent), self.bench(problem, challenger), rule)
         except clock.TimingFailed as failed:
             reason = f"the {failed.arm} failed while it was timed: {failed.failure.reason}"
             return Disqualified(status=failed.failure.status, reason=reason)

@@ -163,6 +163,7 @@ class DeviceRunner:
 def _baseline(arm: TimedArm) -> Callable[..., Any]:
     """Return a baseline's function: shipped with the package, never a candidate's."""
     module = types.ModuleType("baseline")
+    sys.modules["baseline"] = module  # where dynamo looks up the globals of what it compiles
     exec(compile(arm.source, "baseline.py", "exec"), module.__dict__)
     function: Callable[..., Any] = module.kernel_fn
     if arm.kind == "eager":

@@ -1,0 +1,148 @@
+"""Cross-entropy of rows of logits against labels, averaged over the rows that are not ignored."""
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.roofline import Work
+from kernelwright.ops._draw import (
+    INTERNAL_SHARE,
+    compute_class,
+    declared_compute,
+    draw,
+    generator,
+    hidden_extent,
+)
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+SUMMARY = "mean of logsumexp(logits) - logits[label] over rows whose label is not ignore_index"
+DTYPES = (DType.FP32, DType.FP16, DType.BF16)
+BOARD = ((4096, 32000), (8192, 32000), (8192, 50257))
+"""Sizes of the H200 board and of AutoKernel's table."""
+SMALL = ((8, 64), (64, 1000), (128, 4096))
+EDGES = (
+    (1, 1, -100),
+    (1, 50257, -100),
+    (3, 50257, 50256),
+    (7, 127, 0),
+    (5, 1025, -1),
+    (13, 1023, 5),
+    (257, 33, -100),
+    (1021, 2, 1),
+    (4, 1, 0),
+    (0, 100, -100),
+)
+"""rows, vocab, ignore_index; in the last two no row counts and the mean is nan, as the framework has it."""
+
+
+def case(
+    axes: Mapping[str, int], dtype: DType, scalars: Mapping[str, bool | int | float] | None = None
+) -> Case:
+    """Return the contiguous case of that size."""
+    rows, vocab = axes["rows"], axes["vocab"]
+    return Case(
+        op="cross_entropy",
+        axes={"rows": rows, "vocab": vocab},
+        dtype=dtype,
+        compute=declared_compute(dtype),
+        inputs=(
+            TensorSpec(name="logits", shape=(rows, vocab), dtype=dtype),
+            TensorSpec(name="labels", shape=(rows,), dtype=DType.INT64),
+        ),
+        outputs=(TensorSpec(name="out", shape=(), dtype=dtype),),
+        scalars={"ignore_index": -100, **(scalars or {})},
+    )
+
+
+def public_cases() -> tuple[Case, ...]:
+    """Return small sizes in every dtype and the board in fp16."""
+    small = [case({"rows": r, "vocab": v}, dtype) for r, v in SMALL for dtype in DTYPES]
+    return (*small, *(case({"rows": r, "vocab": v}, DType.FP16) for r, v in BOARD))
+
+
+def edge_cases() -> tuple[Case, ...]:
+    """Return awkward sizes, ignored labels inside and outside the vocabulary, and means over nothing."""
+    return tuple(
+        case({"rows": r, "vocab": v}, dtype, {"ignore_index": ignored})
+        for r, v, ignored in EDGES
+        for dtype in DTYPES
+    )
+
+
+def sample_case(rng: random.Random) -> Case:
+    """Return a random legal case of at most about a million logits."""
+    vocab = hidden_extent(2, 65536, rng)
+    rows = hidden_extent(1, (1 << 20) // vocab, rng)
+    ignored = rng.choice((-100, -1, rng.randrange(vocab)))
+    return case({"rows": rows, "vocab": vocab}, rng.choice(DTYPES), {"ignore_index": ignored})
+
+
+def _labels(logits: "Tensor", ignored: int, rng: "Generator") -> "Tensor":
+    """Return labels of which a random share is the likeliest, a fifth ignored, and where possible one is not.
+
+    Labels that are all random would give a loss near log(vocab) + 1/2, which a constant can guess.
+    """
+    import torch
+
+    rows, vocab = logits.shape
+    labels = torch.randint(vocab, (rows,), generator=rng)
+    if rows == 0:
+        return labels
+    likeliest = torch.rand(rows, generator=rng) < torch.rand((), generator=rng)
+    labels = torch.where(likeliest, logits.float().argmax(-1), labels)
+    labels = torch.where(torch.rand(rows, generator=rng) < 0.2, ignored, labels)
+    counted = torch.randint(vocab, (), generator=rng)
+    if counted == ignored:
+        counted = (counted + 1) % vocab
+    labels[torch.randint(rows, (), generator=rng)] = counted
+    return labels
+
+
+def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+    """Return fresh inputs on the CPU."""
+    rng = generator(seed)
+    logits = draw(case.inputs[0], distribution, rng)
+    return {"logits": logits, "labels": _labels(logits, int(case.scalars["ignore_index"]), rng)}
+
+
+def reference(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return the framework's own result, halves in fp32 and rounded once.
+
+    In fp16 the CPU's own sum over rows overflows: the mean of 8192 rows came out infinite.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    logits = inputs["logits"]
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    loss = F.cross_entropy(wide, inputs["labels"], ignore_index=int(scalars["ignore_index"]))
+    return (loss.to(logits.dtype),)
+
+
+def error_scale(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return the mean of the losses, none of which is negative, with a share of the terms they consist of."""
+    logits, labels = inputs["logits"].double(), inputs["labels"]
+    counted = labels != int(scalars["ignore_index"])
+    logits, labels = logits[counted], labels[counted]
+    normaliser = logits.logsumexp(-1)
+    chosen = logits.gather(-1, labels[:, None])[:, 0]
+    terms = (normaliser - chosen).abs() + INTERNAL_SHARE * (normaliser.abs() + chosen.abs())
+    return (terms.mean(),)
+
+
+def work(case: Case) -> Work:
+    """Return bytes of logits, labels and loss; four operations per logit."""
+    logits, labels = case.inputs
+    return Work(
+        bytes_read=logits.nbytes + labels.nbytes,
+        bytes_written=case.outputs[0].nbytes,
+        flops=4 * logits.numel,
+        compute_class=compute_class(case),
+    )

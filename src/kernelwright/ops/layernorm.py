@@ -1,0 +1,112 @@
+"""LayerNorm over the last axis: out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias."""
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.roofline import Work
+from kernelwright.ops._draw import (
+    INTERNAL_SHARE,
+    compute_class,
+    declared_compute,
+    draw,
+    draw_weight,
+    generator,
+    hidden_extent,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUMMARY = "(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last axis"
+DTYPES = (DType.FP32, DType.FP16, DType.BF16)
+BOARD = ((4096, 2048), (4096, 5120), (8192, 4096), (8192, 8192))
+"""Sizes of the H200 board and of AutoKernel's table."""
+SMALL = ((4, 64), (64, 256), (128, 1024))
+EDGES = ((1, 1), (1, 4096), (7, 1), (3, 127), (5, 1023), (2, 1025), (13, 4097), (31, 97), (2, 50257), (0, 64))
+
+
+def case(
+    axes: Mapping[str, int], dtype: DType, scalars: Mapping[str, bool | int | float] | None = None
+) -> Case:
+    """Return the contiguous case of that size."""
+    rows, cols = axes["rows"], axes["cols"]
+    return Case(
+        op="layernorm",
+        axes={"rows": rows, "cols": cols},
+        dtype=dtype,
+        compute=declared_compute(dtype),
+        inputs=(
+            TensorSpec(name="x", shape=(rows, cols), dtype=dtype),
+            TensorSpec(name="weight", shape=(cols,), dtype=dtype),
+            TensorSpec(name="bias", shape=(cols,), dtype=dtype),
+        ),
+        outputs=(TensorSpec(name="out", shape=(rows, cols), dtype=dtype),),
+        scalars={"eps": 1e-5, **(scalars or {})},
+    )
+
+
+def public_cases() -> tuple[Case, ...]:
+    """Return small sizes in every dtype and the board in fp16."""
+    small = [case({"rows": r, "cols": c}, dtype) for r, c in SMALL for dtype in DTYPES]
+    return (*small, *(case({"rows": r, "cols": c}, DType.FP16) for r, c in BOARD))
+
+
+def edge_cases() -> tuple[Case, ...]:
+    """Return awkward sizes, with an eps that matters on some."""
+    # One column has no variance: a small eps would set the error scale and drown the bias, the whole answer.
+    return tuple(
+        case({"rows": r, "cols": c}, dtype, {"eps": 1e-6 if r % 2 and c > 1 else 0.3})
+        for r, c in EDGES
+        for dtype in DTYPES
+    )
+
+
+def sample_case(rng: random.Random) -> Case:
+    """Return a random legal case of at most about a million elements."""
+    cols = hidden_extent(2, 16384, rng)
+    rows = hidden_extent(1, (1 << 20) // cols, rng)
+    return case({"rows": rows, "cols": cols}, rng.choice(DTYPES), {"eps": 10 ** rng.uniform(-6, -1)})
+
+
+def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+    """Return fresh inputs on the CPU."""
+    rng = generator(seed)
+    x, weight, bias = case.inputs
+    return {
+        "x": draw(x, distribution, rng),
+        "weight": draw_weight(weight, rng),
+        "bias": draw_weight(bias, rng),
+    }
+
+
+def reference(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return the framework's own result in the precision of the inputs."""
+    import torch.nn.functional as F
+
+    x = inputs["x"]
+    return (F.layer_norm(x, (x.shape[-1],), inputs["weight"], inputs["bias"], float(scalars["eps"])),)
+
+
+def error_scale(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return the sum of |terms| of the affine form, with a share of the mean that was subtracted."""
+    x, weight, bias = (inputs[name].double() for name in ("x", "weight", "bias"))
+    mean = x.mean(-1, keepdim=True)
+    deviation = ((x - mean).square().mean(-1, keepdim=True) + float(scalars["eps"])).sqrt()
+    terms = (x - mean).abs() + INTERNAL_SHARE * mean.abs()
+    return (terms / deviation * weight.abs() + bias.abs(),)
+
+
+def work(case: Case) -> Work:
+    """Return bytes of x, weight, bias and out; seven operations per element."""
+    return Work(
+        bytes_read=sum(spec.nbytes for spec in case.inputs),
+        bytes_written=case.outputs[0].nbytes,
+        flops=7 * case.inputs[0].numel,
+        compute_class=compute_class(case),
+    )

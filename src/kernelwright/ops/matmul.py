@@ -1,0 +1,136 @@
+"""Matrix product: out = a @ b."""
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.roofline import Work
+from kernelwright.ops._draw import (
+    compute_class,
+    declared_compute,
+    draw,
+    draw_few_integers,
+    exact_sum,
+    generator,
+    hidden_extent,
+    product,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUMMARY = "a @ b"
+DTYPES = (DType.FP32, DType.FP16, DType.BF16)
+EXACT_ON_INTEGERS = True
+"""Integer inputs have one right answer, to the bit."""
+BOARD = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192))
+"""m, n, k of the H200 board and of AutoKernel's table."""
+SMALL = ((16, 16, 16), (64, 96, 128), (256, 192, 160), (512, 512, 512))
+EDGES = (
+    (1, 1, 1),
+    (1, 129, 4096),
+    (127, 1, 63),
+    (31, 97, 61),
+    (65, 63, 64),
+    (33, 31, 257),
+    (129, 127, 1),
+    (7, 5, 1023),
+    (2, 50257, 17),
+    (0, 64, 32),
+    (64, 0, 32),
+    (33, 17, 0),
+)
+
+
+def case(
+    axes: Mapping[str, int],
+    dtype: DType,
+    scalars: Mapping[str, bool | int | float] | None = None,
+    compute: Compute | None = None,
+) -> Case:
+    """Return the contiguous case of that size; `compute` may allow tf32 for fp32 inputs."""
+    m, n, k = axes["m"], axes["n"], axes["k"]
+    return Case(
+        op="matmul",
+        axes={"m": m, "n": n, "k": k},
+        dtype=dtype,
+        compute=declared_compute(dtype, compute),
+        inputs=(
+            TensorSpec(name="a", shape=(m, k), dtype=dtype),
+            TensorSpec(name="b", shape=(k, n), dtype=dtype),
+        ),
+        outputs=(TensorSpec(name="out", shape=(m, n), dtype=dtype),),
+        scalars=dict(scalars or {}),
+    )
+
+
+def _sized(sizes: tuple[int, int, int], dtype: DType) -> Case:
+    return case(dict(zip("mnk", sizes, strict=True)), dtype)
+
+
+def public_cases() -> tuple[Case, ...]:
+    """Return small sizes in every dtype and the board in fp16."""
+    small = [_sized(sizes, dtype) for sizes in SMALL for dtype in DTYPES]
+    return (*small, *(_sized(sizes, DType.FP16) for sizes in BOARD))
+
+
+def edge_cases() -> tuple[Case, ...]:
+    """Return vectors, primes, tiles plus and minus one, a vocabulary, empty axes."""
+    return tuple(_sized(sizes, dtype) for sizes in EDGES for dtype in DTYPES)
+
+
+def sample_case(rng: random.Random) -> Case:
+    """Return a random legal case of at most 100 MFLOP and a million outputs."""
+    k = hidden_extent(1, 4096, rng)
+    m = hidden_extent(1, min(1024, 50_000_000 // k), rng)
+    n = hidden_extent(1, max(1, min(50_000_000 // (k * m), (1 << 20) // m, (1 << 21) // k)), rng)
+    return _sized((m, n, k), rng.choice(DTYPES))
+
+
+def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+    """Return fresh inputs on the CPU; sums stay within fp16 and, for integers, exact in the case's type."""
+    rng = generator(seed)
+    a, b = case.inputs
+    if distribution is Distribution.INTEGER:
+        largest = 4 if case.dtype is DType.BF16 else 8
+        fits = exact_sum(case.dtype) // largest**2
+        return {
+            "a": draw_few_integers(a, rng, largest=largest, at_most=fits),
+            "b": draw(b, distribution, rng, largest_integer=largest),
+        }
+    # One offset or sparse operand is enough: two offsets of 64 overflow fp16 at k = 16, and the product of
+    # two sparse matrices is mostly exact zeros.
+    one_sided = distribution in (Distribution.OFFSET, Distribution.SPARSE)
+    tail = 1e3 if case.dtype is DType.FP32 else 64.0
+    return {
+        "a": draw(a, distribution, rng, tail=tail),
+        "b": draw(b, Distribution.SIGNED if one_sided else distribution, rng, tail=tail),
+    }
+
+
+def reference(
+    inputs: Mapping[str, "Tensor"],
+    scalars: Mapping[str, bool | int | float],  # noqa: ARG001
+) -> tuple["Tensor", ...]:
+    """Return the framework's own result in the precision of the inputs."""
+    return (product(inputs["a"], inputs["b"]),)
+
+
+def error_scale(
+    inputs: Mapping[str, "Tensor"],
+    scalars: Mapping[str, bool | int | float],  # noqa: ARG001
+) -> tuple["Tensor", ...]:
+    """Return the sum of |terms| of each dot product."""
+    return (inputs["a"].double().abs() @ inputs["b"].double().abs(),)
+
+
+def work(case: Case) -> Work:
+    """Return bytes of a, b and out; a product and a sum per term."""
+    a, b = case.inputs
+    return Work(
+        bytes_read=a.nbytes + b.nbytes,
+        bytes_written=case.outputs[0].nbytes,
+        flops=2 * case.axes["m"] * case.axes["n"] * case.axes["k"],
+        compute_class=compute_class(case),
+    )

@@ -1,0 +1,110 @@
+"""Softmax over the last axis: out = exp(x - max(x)) / sum(exp(x - max(x)))."""
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.roofline import Work
+from kernelwright.ops._draw import (
+    INTERNAL_SHARE,
+    compute_class,
+    declared_compute,
+    draw,
+    generator,
+    hidden_extent,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SUMMARY = "exp(x) / sum(exp(x)) over the last axis"
+DTYPES = (DType.FP32, DType.FP16, DType.BF16)
+BOARD = ((4096, 4096), (8192, 8192), (4096, 50257))
+"""Sizes of the H200 board and of AutoKernel's table."""
+SMALL = ((4, 64), (64, 256), (128, 1024))
+EDGES = (
+    (1, 1),
+    (1, 4096),
+    (7, 1),
+    (3, 127),
+    (5, 1023),
+    (2, 1025),
+    (13, 4097),
+    (31, 97),
+    (3, 50257),
+    (0, 64),
+    (5, 0),
+)
+
+
+def case(
+    axes: Mapping[str, int], dtype: DType, scalars: Mapping[str, bool | int | float] | None = None
+) -> Case:
+    """Return the contiguous case of that size."""
+    rows, cols = axes["rows"], axes["cols"]
+    return Case(
+        op="softmax",
+        axes={"rows": rows, "cols": cols},
+        dtype=dtype,
+        compute=declared_compute(dtype),
+        inputs=(TensorSpec(name="x", shape=(rows, cols), dtype=dtype),),
+        outputs=(TensorSpec(name="out", shape=(rows, cols), dtype=dtype),),
+        scalars=dict(scalars or {}),
+    )
+
+
+def public_cases() -> tuple[Case, ...]:
+    """Return small sizes in every dtype and the board in fp16."""
+    small = [case({"rows": r, "cols": c}, dtype) for r, c in SMALL for dtype in DTYPES]
+    return (*small, *(case({"rows": r, "cols": c}, DType.FP16) for r, c in BOARD))
+
+
+def edge_cases() -> tuple[Case, ...]:
+    """Return awkward sizes, a vocabulary and empty axes."""
+    return tuple(case({"rows": r, "cols": c}, dtype) for r, c in EDGES for dtype in DTYPES)
+
+
+def sample_case(rng: random.Random) -> Case:
+    """Return a random legal case of at most about a million elements."""
+    cols = hidden_extent(1, 65536, rng)
+    rows = hidden_extent(1, (1 << 20) // cols, rng)
+    return case({"rows": rows, "cols": cols}, rng.choice(DTYPES))
+
+
+def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+    """Return fresh inputs on the CPU."""
+    return {"x": draw(case.inputs[0], distribution, generator(seed))}
+
+
+def reference(
+    inputs: Mapping[str, "Tensor"],
+    scalars: Mapping[str, bool | int | float],  # noqa: ARG001
+) -> tuple["Tensor", ...]:
+    """Return the framework's own result in the precision of the inputs."""
+    import torch.nn.functional as F
+
+    return (F.softmax(inputs["x"], dim=-1),)
+
+
+def error_scale(
+    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
+) -> tuple["Tensor", ...]:
+    """Return |out|, grown with the distance to the maximum, whose rounding the exponential amplifies."""
+    x = inputs["x"].double()
+    if x.numel() == 0:
+        return (x,)
+    # Beyond 750 the exponential is zero even in float64; the bound keeps 0 * inf out where x is -inf.
+    distance = (x.amax(-1, keepdim=True) - x).clamp(max=750)
+    return (reference({"x": x}, scalars)[0] * (1 + INTERNAL_SHARE * distance),)
+
+
+def work(case: Case) -> Work:
+    """Return bytes of x and out; a comparison, a difference, an exponential, a sum, a product per element."""
+    x = case.inputs[0]
+    return Work(
+        bytes_read=x.nbytes,
+        bytes_written=case.outputs[0].nbytes,
+        flops=5 * x.numel,
+        compute_class=compute_class(case),
+    )

@@ -1,0 +1,140 @@
+"""Gated feed-forward layer: out = (silu(x gate^T) * (x up^T)) down^T."""
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.roofline import Work
+from kernelwright.ops._draw import (
+    INTERNAL_SHARE,
+    compute_class,
+    declared_compute,
+    draw,
+    generator,
+    hidden_extent,
+    product,
+    rounded,
+)
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+SUMMARY = "(silu(x gate^T) * (x up^T)) down^T"
+DTYPES = (DType.FP32, DType.FP16, DType.BF16)
+BOARD = ((2048, 2048, 5504), (4096, 4096, 11008))
+"""m, k, n of the H200 board."""
+SMALL = ((4, 16, 32), (32, 64, 176), (128, 256, 688))
+EDGES = (
+    (1, 1, 1),
+    (1, 64, 127),
+    (1, 512, 1376),
+    (7, 33, 65),
+    (31, 97, 61),
+    (129, 63, 130),
+    (3, 1, 5),
+    (5, 7, 1),
+    (2, 1023, 3),
+    (0, 16, 32),
+)
+
+
+def case(
+    axes: Mapping[str, int],
+    dtype: DType,
+    scalars: Mapping[str, bool | int | float] | None = None,
+    compute: Compute | None = None,
+) -> Case:
+    """Return the contiguous case of that size; `compute` may allow tf32 for fp32 inputs."""
+    m, k, n = axes["m"], axes["k"], axes["n"]
+    return Case(
+        op="swiglu_mlp",
+        axes={"m": m, "k": k, "n": n},
+        dtype=dtype,
+        compute=declared_compute(dtype, compute),
+        inputs=(
+            TensorSpec(name="x", shape=(m, k), dtype=dtype),
+            TensorSpec(name="gate", shape=(n, k), dtype=dtype),
+            TensorSpec(name="up", shape=(n, k), dtype=dtype),
+            TensorSpec(name="down", shape=(k, n), dtype=dtype),
+        ),
+        outputs=(TensorSpec(name="out", shape=(m, k), dtype=dtype),),
+        scalars=dict(scalars or {}),
+    )
+
+
+def _sized(sizes: tuple[int, int, int], dtype: DType) -> Case:
+    return case(dict(zip("mkn", sizes, strict=True)), dtype)
+
+
+def public_cases() -> tuple[Case, ...]:
+    """Return small sizes in every dtype and the board in fp16."""
+    small = [_sized(sizes, dtype) for sizes in SMALL for dtype in DTYPES]
+    return (*small, *(_sized(sizes, DType.FP16) for sizes in BOARD))
+
+
+def edge_cases() -> tuple[Case, ...]:
+    """Return one token, primes, tiles plus and minus one, an empty batch."""
+    return tuple(_sized(sizes, dtype) for sizes in EDGES for dtype in DTYPES)
+
+
+def sample_case(rng: random.Random) -> Case:
+    """Return a random legal case of at most 100 MFLOP and a million outputs."""
+    k = hidden_extent(1, 1024, rng)
+    n = hidden_extent(1, min(4096, (1 << 20) // k), rng)
+    m = hidden_extent(1, max(1, min(512, 16_000_000 // (k * n))), rng)
+    return _sized((m, k, n), rng.choice(DTYPES))
+
+
+def _weight(spec: TensorSpec, rng: "Generator") -> "Tensor":
+    """Return a normal weight matrix that keeps the magnitude of what it is applied to."""
+    import torch
+
+    return rounded(torch.randn(spec.shape, generator=rng) * max(1, spec.shape[-1]) ** -0.5, spec)
+
+
+def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
+    """Return fresh inputs on the CPU; halves keep gate times up, a square, well inside fp16."""
+    rng = generator(seed)
+    x, *weights = case.inputs
+    half = case.dtype is not DType.FP32
+    tail = min(1e3, 16 * max(1, case.axes["k"]) ** 0.5) if half else 1e3
+    inputs = {"x": draw(x, distribution, rng, offset=16.0 if half else None, tail=tail)}
+    return inputs | {spec.name: _weight(spec, rng) for spec in weights}
+
+
+def reference(
+    inputs: Mapping[str, "Tensor"],
+    scalars: Mapping[str, bool | int | float],  # noqa: ARG001
+) -> tuple["Tensor", ...]:
+    """Return the framework's own result; intermediates are rounded to the type of the inputs."""
+    import torch.nn.functional as F
+
+    x = inputs["x"]
+    hidden = F.silu(product(x, inputs["gate"].T)) * product(x, inputs["up"].T)
+    return (product(hidden, inputs["down"].T),)
+
+
+def error_scale(
+    inputs: Mapping[str, "Tensor"],
+    scalars: Mapping[str, bool | int | float],  # noqa: ARG001
+) -> tuple["Tensor", ...]:
+    """Return the sum of |terms| of the last product, with a share of the sums of |terms| of the first two."""
+    import torch.nn.functional as F
+
+    x, gate, up, down = (inputs[name].double() for name in ("x", "gate", "up", "down"))
+    gated, lifted = x @ gate.T, x @ up.T
+    silu, sigmoid = F.silu(gated), gated.sigmoid()
+    slope = sigmoid * (1 + gated * (1 - sigmoid))
+    inner = (slope * lifted).abs() * (x.abs() @ gate.abs().T) + silu.abs() * (x.abs() @ up.abs().T)
+    return (((silu * lifted).abs() + INTERNAL_SHARE * inner) @ down.abs().T,)
+
+
+def work(case: Case) -> Work:
+    """Return bytes of x, the three weights and out; the FLOPs of the three products."""
+    return Work(
+        bytes_read=sum(spec.nbytes for spec in case.inputs),
+        bytes_written=case.outputs[0].nbytes,
+        flops=6 * case.axes["m"] * case.axes["k"] * case.axes["n"],
+        compute_class=compute_class(case),
+    )
