@@ -202,13 +202,17 @@ class TimedArm(Frozen):
 
 
 class Time(Frozen):
-    """Time arms in captured graphs over all calls of the job, interleaved; seconds go into the third slab."""
+    """Time arms in captured graphs over all calls of one case, interleaved; seconds go into the third slab."""
 
     type: Literal["time"] = "time"
+    case: int = Field(ge=0)
+    """Index into the job's cases."""
     arms: tuple[TimedArm, ...]
     rounds: int = Field(ge=1)
+    repeats: int = Field(ge=1)
+    """How often one graph goes over all calls: short kernels need many to drown the launch of the graph itself."""
     seed: int
-    number: int = Field(ge=0)
+    number: int = Field(default=0, ge=0)
 
 
 RunnerOrder = Annotated[Job | Run | Collect | DeviceJob | Time, Field(discriminator="type")]

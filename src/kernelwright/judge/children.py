@@ -5,7 +5,6 @@ nursery is our own failure and raises `ServiceDied`.
 """
 
 import os
-import random
 import select
 import signal
 import socket
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self, TypeVar
@@ -38,7 +36,6 @@ from kernelwright.core.messages import (
     Run,
     Spawn,
     Time,
-    TimedArm,
 )
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
@@ -295,13 +292,13 @@ class DeviceRunner(Runner):
         os.close(inputs_fd)
         self._send(job)
 
-    def time(self, arms: Sequence[TimedArm], rounds: int, timeout_s: float) -> list[list[float]]:
+    def time(self, order: Time, timeout_s: float) -> list[list[float]]:
         """Return the seconds of each replay per arm."""
         self.number += 1
-        seed = random.SystemRandom().getrandbits(31)
-        self._send(Time(arms=tuple(arms), rounds=rounds, seed=seed, number=self.number))
+        self._send(order.model_copy(update={"number": self.number}))
         self._expect_done(self._receive(timeout_s))
-        raw = self.times.bytes_view(0, rounds * len(arms) * 8).view(torch.float64).reshape(rounds, len(arms))
+        shape = (order.rounds, len(order.arms))
+        raw = self.times.bytes_view(0, shape[0] * shape[1] * 8).view(torch.float64).reshape(shape)
         return raw.t().tolist()
 
     def end(self) -> int:

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 
 import torch
 
-RMS_FACTOR, RMS_SLACK = 1.5, 0.25
+RMS_FACTOR, RMS_SLACK = 1.5, 0.5
 TAIL_FACTOR, TAIL_SLACK = 2.0, 1.0
 MAX_FACTOR, MAX_SLACK = 4.0, 1.0
-"""Factors on the framework's own error; slacks in units of the output's rounding."""
-SMALL_SAMPLE = 1000
-"""Below this many elements there is no 99.9th percentile: it would be the maximum held to a stricter limit, and a
-plain fp32 product of 7x5 failed by the luck of the framework's own 35 errors (docs/measured.md#tail)."""
+"""Factors on the framework's own error; slacks in units of the output's rounding. Half a rounding of rms is less than
+what one correctly rounded operation leaves; with a quarter, fp32 products of one row failed whose errors were below
+the rounding of their own scale (docs/decisions/0004-second-look.md)."""
+SMALL_SAMPLE = 10_000
+"""A 99.9th percentile needs ten values beyond it: below this it is the maximum held to a stricter limit, and a plain
+fp32 product of 7x5 failed by the luck of the framework's own 35 errors (docs/measured.md#tail)."""
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,8 @@ class DeviceRunner:
 
     def time(self, order: Time) -> Reply:
         """Time the arms and leave the outputs of the last plan's replay in the slab."""
-        storages = [self.upload(call) for call in self.job.calls]
-        arms = [self._captured(arm, storages) for arm in order.arms]
+        calls = [(call, self.upload(call)) for call in self.job.calls if call.case == order.case]
+        arms = [self._captured(arm, calls, order.repeats) for arm in order.arms]
         rng = random.Random(order.seed)
         seconds = torch.frombuffer(self.times.memory, dtype=torch.float64)
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -121,25 +121,24 @@ class DeviceRunner:
                 end.record()
                 end.synchronize()
                 seconds[round_number * len(arms) + place] = start.elapsed_time(end) / 1e3
-        for call, storage in zip(self.job.calls, storages, strict=True):
-            self.download(call, storage)
+        for call, storages in calls:
+            self.download(call, storages)
         return Reply(Word.DONE, 0, order.number)
 
-    def _captured(self, arm: TimedArm, storages: list[dict[str, torch.Tensor]]) -> torch.cuda.CUDAGraph:
-        """Return a graph of all calls of the job by one arm."""
+    def _captured(
+        self, arm: TimedArm, calls: list[tuple[Call, dict[str, torch.Tensor]]], repeats: int
+    ) -> torch.cuda.CUDAGraph:
+        """Return a graph of all calls by one arm, several times over."""
         if arm.kind == "plan":
             modules = Modules(Path(arm.folder))
-            prepared = [
-                self.prepare(arm.plan, modules, call, storage)
-                for call, storage in zip(self.job.calls, storages, strict=True)
-            ]
+            prepared = [self.prepare(arm.plan, modules, call, storages) for call, storages in calls]
             closures: list[Callable[[], Any]] = [call.run for call in prepared]
         else:
             function = _baseline(arm)
             closures = []
-            for call, storage in zip(self.job.calls, storages, strict=True):
+            for call, storages in calls:
                 case = self._case(call)
-                tensors = [_strided(storage[spec.name], spec) for spec in case.inputs]
+                tensors = [_strided(storages[spec.name], spec) for spec in case.inputs]
                 closures.append(partial(function, *tensors, *case.scalars.values()))
         with torch.inference_mode():
             side = torch.cuda.Stream()
@@ -152,7 +151,7 @@ class DeviceRunner:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                kept = [closure() for closure in closures]
+                kept = [closure() for _ in range(repeats) for closure in closures]
             for _ in range(WARM_UP):
                 graph.replay()
         torch.cuda.synchronize()
