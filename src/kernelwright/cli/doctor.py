@@ -4,8 +4,13 @@ import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
 
-from kernelwright.cli.screen import Answer, JsonFlag, out, print_json
+import typer
+
+from kernelwright.cli.screen import Answer, HomeOption, JsonFlag, err, kernelwright_home, out, print_json
+from kernelwright.core.device import Ceilings
 from kernelwright.report.catalogue import BackendRow, backend_rows
 
 COMPILERS = ("g++", "clang++", "nvcc", "hipcc")
@@ -32,6 +37,17 @@ class Finding(Answer):
     """Version, path, or how to get it."""
 
 
+class CalibrationRow(Answer):
+    """What one device was measured to reach."""
+
+    device: str
+    """Kind, number and name."""
+    ceilings: Ceilings
+    """Fixed costs, bandwidths and matrix rates."""
+    disagreements: list[str]
+    """Figures more than 15 % away from what the data sheet lets one expect."""
+
+
 class DoctorAnswer(Answer):
     """What `doctor --json` prints."""
 
@@ -45,6 +61,8 @@ class DoctorAnswer(Answer):
     """Python packages, core and optional."""
     backends: list[BackendRow]
     """Each language: usable, or what is missing and how to get it."""
+    calibration: list[CalibrationRow]
+    """Measured ceilings per device; empty unless asked for with --calibrate."""
     ready: bool
     """Whether at least one language beyond the baselines can be used."""
 
@@ -88,7 +106,31 @@ def _library(name: str) -> Finding:
         return Finding(name=name, found=False, detail=f"pip install {name}")
 
 
-def doctor(as_json: JsonFlag = False) -> None:
+def _calibration(home: Path) -> list[CalibrationRow]:
+    """Measure every device afresh; the result is kept for floors and rankings."""
+    from kernelwright.hardware.calibrate import ceilings
+    from kernelwright.hardware.detect import devices
+    from kernelwright.hardware.peaks import peak
+
+    rows = []
+    for device in devices():
+        err().print(f"calibrating {device.title}", markup=False)
+        found = ceilings(device, home, fresh=True)
+        rows.append(
+            CalibrationRow(
+                device=device.title, ceilings=found.ceilings, disagreements=found.disagreements(peak(device))
+            )
+        )
+    return rows
+
+
+def doctor(
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure what each device can do, afresh.")
+    ] = False,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> None:
     """Check interpreter, devices, compilers and every language; say what is missing and how to get it."""
     rows = backend_rows()
     answer = DoctorAnswer(
@@ -97,6 +139,7 @@ def doctor(as_json: JsonFlag = False) -> None:
         compilers=[_compiler(name) for name in COMPILERS],
         libraries=[_library(name) for name in LIBRARIES],
         backends=rows,
+        calibration=_calibration(kernelwright_home(home)) if calibrate else [],
         ready=any(row.usable and row.name not in ("eager", "compiled") for row in rows),
     )
     if as_json:
@@ -115,4 +158,17 @@ def doctor(as_json: JsonFlag = False) -> None:
     for row in rows:
         detail = row.detail if row.usable else f"{row.detail}. {row.remedy}"
         console.print(f"  {'[green]ok[/]' if row.usable else '[red]no[/]'} {row.name:17} {detail}")
+    for measured in answer.calibration:
+        _print_calibration(measured)
     console.print(f"\n{'Ready.' if answer.ready else 'No language can be used yet; see above.'}")
+
+
+def _print_calibration(row: CalibrationRow) -> None:
+    console, found = out(), row.ceilings
+    console.print(f"\n[bold]measured[/] {row.device}")
+    for name, line in (("copy", found.copying), ("read", found.reading)):
+        console.print(f"  {name:17} {line.rate / 1e9:.1f} GB/s beyond {line.fixed_us:.2f} us")
+    for name, rate in found.flops.items():
+        console.print(f"  {name + ' products':17} {rate / 1e12:.3f} TFLOP/s")
+    for words in row.disagreements:
+        console.print(f"  [yellow]{words}[/]")

@@ -32,9 +32,9 @@ EDGES = (
     (7, 33, 65),
     (31, 97, 61),
     (129, 63, 130),
-    (3, 1, 5),
-    (5, 7, 1),
-    (2, 1023, 3),
+    (33, 1, 65),
+    (67, 33, 1),
+    (2, 1023, 131),
     (0, 16, 32),
 )
 
@@ -94,12 +94,15 @@ def _weight(spec: TensorSpec, rng: "Generator") -> "Tensor":
 
 
 def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
-    """Return fresh inputs on the CPU; halves keep gate times up, a square, well inside fp16."""
+    """Return fresh inputs on the CPU; halves keep gate times up, a square, well inside fp16.
+
+    Offsets are small: all rows share the sign of a gate's sum, and far below zero silu leaves nothing to compare.
+    """
     rng = generator(seed)
     x, *weights = case.inputs
     half = case.dtype is not DType.FP32
     tail = min(1e3, 16 * max(1, case.axes["k"]) ** 0.5) if half else 1e3
-    inputs = {"x": draw(x, distribution, rng, offset=16.0 if half else None, tail=tail)}
+    inputs = {"x": draw(x, distribution, rng, offset=4.0 if half else 16.0, tail=tail)}
     return inputs | {spec.name: _weight(spec, rng) for spec in weights}
 
 
