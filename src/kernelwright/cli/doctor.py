@@ -17,7 +17,7 @@ COMPILERS = ("g++", "clang++", "nvcc", "hipcc")
 LIBRARIES = (
     "torch",
     "triton",
-    "cuda-core",
+    "nvidia-cuda-nvrtc",
     "cuda-bindings",
     "transformers",
     "pydantic-ai-slim",

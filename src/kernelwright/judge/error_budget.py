@@ -11,9 +11,7 @@ import torch
 RMS_FACTOR, RMS_SLACK = 1.5, 0.5
 TAIL_FACTOR, TAIL_SLACK = 2.0, 1.0
 MAX_FACTOR, MAX_SLACK = 4.0, 1.0
-"""Factors on the framework's own error; slacks in units of the output's rounding. Half a rounding of rms is less than
-what one correctly rounded operation leaves; with a quarter, fp32 products of one row failed whose errors were below
-the rounding of their own scale (docs/decisions/0004-second-look.md)."""
+"""Factors on the framework's own error; slacks in units of one rounding (see `_roundings`)."""
 SMALL_SAMPLE = 10_000
 """A 99.9th percentile needs ten values beyond it: below this it is the maximum held to a stricter limit, and a plain
 fp32 product of 7x5 failed by the luck of the framework's own 35 errors (docs/measured.md#tail)."""
@@ -47,9 +45,17 @@ def _errors(
     values: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor
 ) -> torch.Tensor:
     error = (values.double() - exact).abs()[finite]
-    unit = scale[finite]
-    # Where the scale is zero the answer is exact zero: any deviation at all is infinitely wrong.
+    # Below the smallest normal number of the output type nothing can be resolved: zeros would pass as good answers.
+    unit = scale[finite].clamp_min(torch.finfo(values.dtype).tiny)
     return torch.where(error == 0, 0.0, error / unit)
+
+
+def _roundings(
+    exact: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return what rounding alone may cost: the output's own, and one of fp32 at the scale of the sum behind it."""
+    unit = scale[finite].clamp_min(torch.finfo(dtype).tiny)
+    return unit_roundoff(dtype) * exact.abs()[finite] / unit + unit_roundoff(torch.float32)
 
 
 def check_output(
@@ -68,13 +74,13 @@ def check_output(
     if not bool(finite.any()):
         return Verdict(True, "", 0.0)
     own, theirs = _errors(values, exact, scale, finite), _errors(framework, exact, scale, finite)
-    half_ulp = unit_roundoff(values.dtype)
+    rounding = _roundings(exact, scale, finite, values.dtype)
     limits = {
-        "rms": (_rms(own), RMS_FACTOR * _rms(theirs) + RMS_SLACK * half_ulp),
-        "maximum": (float(own.max()), MAX_FACTOR * float(theirs.max()) + MAX_SLACK * half_ulp),
+        "rms": (_rms(own), RMS_FACTOR * _rms(theirs) + RMS_SLACK * _rms(rounding)),
+        "maximum": (float(own.max()), MAX_FACTOR * float(theirs.max()) + MAX_SLACK * float(rounding.max())),
     }
     if own.numel() >= SMALL_SAMPLE:
-        limits["99.9th percentile"] = (_tail(own), TAIL_FACTOR * _tail(theirs) + TAIL_SLACK * half_ulp)
+        limits["99.9th percentile"] = (_tail(own), TAIL_FACTOR * _tail(theirs) + TAIL_SLACK * _tail(rounding))
     ratios = {name: found / limit for name, (found, limit) in limits.items()}
     worst = max(ratios, key=lambda name: ratios[name])
     if all(found <= limit for found, limit in limits.values()):
