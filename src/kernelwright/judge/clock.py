@@ -161,10 +161,13 @@ def calls_for(case: Case, bench: Bench, artefact: Path) -> int:
     with Arena([case], [0] * 8, bench.rng) as arena:
         for number in range(8):
             arena.write_inputs(number, op.make_inputs(case, Distribution.SIGNED, bench.rng.getrandbits(62)))
-        with ForkedRunner(bench.nursery, artefact, bench.candidate.backend, arena, bench.home) as runner:
-            runner.ready(LOAD_SECONDS)
-            runner.run(0, 8, CALL_SECONDS)
-            seconds = min(runner.run(0, 8, CALL_SECONDS) for _ in range(3)) / 8
+        try:
+            with ForkedRunner(bench.nursery, artefact, bench.candidate.backend, arena, bench.home) as runner:
+                runner.ready(LOAD_SECONDS)
+                runner.run(0, 8, CALL_SECONDS)
+                seconds = min(runner.run(0, 8, CALL_SECONDS) for _ in range(3)) / 8
+        except Lost as lost:
+            raise TimingFailed("candidate", Failure(lost.status, lost.reason, case)) from lost
     return max(8, min(most, math.ceil(BATCH_SECONDS / max(seconds, 1e-7))))
 
 
