@@ -2,13 +2,10 @@
 // exponentials while it is in L1. Losses are added in double per block of rows, blocks in order.
 // Declared layout: last axis of logits contiguous, any row stride; labels any stride. A label outside the vocabulary that
 // is not ignore_index is refused.
-#include "kernelwright.h"
+#include "kernelwright_vec.h"
 
 #include <cmath>
 #include <limits>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
 
 /*kernelwright
 PARAMS = {"UNROLL": [4, 2, 8], "CHUNK": [2048, 1024, 4096], "GRAIN": [16384, 65536]}
@@ -24,43 +21,11 @@ PARAMS = {"UNROLL": [4, 2, 8], "CHUNK": [2048, 1024, 4096], "GRAIN": [16384, 655
 #define GRAIN 16384
 #endif
 
+using namespace kw;
+
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int LANES = 16;
-#elif defined(__AVX__)
-constexpr int LANES = 8;
-#else
-constexpr int LANES = 4;
-#endif
 constexpr int WIDTH = UNROLL * LANES;
-
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ints __attribute__((vector_size(4 * LANES)));
-typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
-typedef uint16_t half_bits __attribute__((vector_size(2 * LANES)));
-
-inline vec load(const float* p) {
-    vec v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-inline vec load(const kw_bf16* p) {
-    half_bits h;
-    std::memcpy(&h, p, sizeof h);
-    return (vec)(__builtin_convertvector(h, bits) << 16);
-}
-inline vec load(const kw_fp16* p) {  // by intrinsic: GCC 12 does not vectorise the cast
-#if defined(__AVX512F__)
-    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif defined(__F16C__)
-    return (vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#else
-    vec v;
-    for (int i = 0; i < LANES; ++i) v[i] = static_cast<float>(p[i]);
-    return v;
-#endif
-}
 
 // The last vector of a row: only `count` elements exist, the other lanes hold `fill`.
 template <typename T>

@@ -33,35 +33,28 @@ def plan(case, params, device):
 using kw::i64;
 
 #ifdef KW_KERNEL_cross_entropy_rows
-// Sum of e^value relative to a moving reference, the largest value so far. For 16-bit types reference and powers are
-// in base 2, one multiply-add and one instruction per element; for fp32 differences and powers are exact to a rounding.
+// Sum of e^(value - largest), the largest value so far. The difference comes first: the power of the largest is then
+// exactly 1, and so is the loss of a certain answer exactly 0.
 struct RunningSum {
-    static constexpr bool IS_EXACT = sizeof(T) == 4;
-    static constexpr float UNIT = IS_EXACT ? 1.0f : kw::LOG2_E;
-    float reference = -kw::infinity(), total = 0.0f;
+    float largest = -kw::infinity(), total = 0.0f;
 
     KW_DEVICE static float power(float value, float reference) {
-        if constexpr (IS_EXACT) return expf(value - reference);
-        return kw::exp2_fast(fmaf(value, UNIT, -reference));
-    }
-    KW_DEVICE static float rescaled(float total, float from, float to) {
-        if constexpr (IS_EXACT) return total * expf(from - to);
-        return total * kw::exp2_fast(from - to);
+        if constexpr (sizeof(T) == 4) return expf(value - reference);
+        return kw::exp2_fast((value - reference) * kw::LOG2_E);
     }
     // -inf - -inf would be NaN: as long as only -inf was seen, 0 serves as the reference.
     KW_DEVICE static float usable(float reference) { return reference == -kw::infinity() ? 0.0f : reference; }
 
     template <int COUNT> KW_DEVICE void add(const float (&values)[COUNT]) {
-        float largest = values[0];
+        float next = largest;
 #pragma unroll
-        for (int j = 1; j < COUNT; ++j) largest = fmaxf(largest, values[j]);
-        const float next = fmaxf(reference, largest * UNIT), base = usable(next);
-        total = rescaled(total, reference, base);
-        reference = next;
-        float sums[4] = {};
+        for (int j = 0; j < COUNT; ++j) next = fmaxf(next, values[j]);
+        const float reference = usable(next);
+        float sums[4] = {total * power(largest, reference)};
 #pragma unroll
-        for (int j = 0; j < COUNT; ++j) sums[j % 4] += power(values[j], base);
-        total += (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        for (int j = 0; j < COUNT; ++j) sums[j % 4] += power(values[j], reference);
+        total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+        largest = next;
     }
 };
 
@@ -99,21 +92,18 @@ extern "C" __global__ void __launch_bounds__(TEAM* ROWS)
         sum.add(values);
     }
 
-    const float reference = kw::team_reduce<kw::Max, TEAM>(sum.reference, scratch[0]);
-    const float base = RunningSum::usable(reference);
+    const float reference = RunningSum::usable(kw::team_reduce<kw::Max, TEAM>(sum.largest, scratch[0]));
     const float total =
-        kw::team_reduce<kw::Sum, TEAM>(RunningSum::rescaled(sum.total, sum.reference, base), scratch[1]);
+        kw::team_reduce<kw::Sum, TEAM>(sum.total * RunningSum::power(sum.largest, reference), scratch[1]);
     if (row < rows && lane == 0) {
         float loss = 0.0f;
         if (counts) {
             // A label outside the vocabulary has no logit; NaN says so without touching foreign memory.
             const bool known = label >= 0 && label < vocab;
             const float chosen = known ? kw::to_float(source[label]) : __int_as_float(0x7fffffff);
-            if constexpr (RunningSum::IS_EXACT) {
-                loss = static_cast<float>(log(static_cast<double>(total)) + (static_cast<double>(base) - chosen));
-            } else {
-                loss = logf(total) - fmaf(chosen, kw::LOG2_E, -base) * kw::LN_2;
-            }
+            const double difference = static_cast<double>(reference) - chosen;
+            loss = sizeof(T) == 4 ? static_cast<float>(log(static_cast<double>(total)) + difference)
+                                  : logf(total) + static_cast<float>(difference);
         }
         losses[row] = loss;
     }

@@ -1,12 +1,9 @@
 // Matrix product by updates of rank KC: slices of a and b are packed to fp32 panels, then tiles of fp32 sums are updated
 // in parallel by a kernel that holds MR x NR of them in registers. Few rows read b in place; one column takes dot products.
 // Declared layout: a and b any strides, out last axis contiguous, any row stride.
-#include "kernelwright.h"
+#include "kernelwright_vec.h"
 
 #include <cstdlib>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
 
 /*kernelwright
 PARAMS = {"KC": [256, 384, 192], "MC": [96, 192, 48], "NC": [256, 512, 128], "PIECE": [64, 32, 256], "GRAIN": [262144, 65536]}
@@ -28,44 +25,19 @@ PARAMS = {"KC": [256, 384, 192], "MC": [96, 192, 48], "NC": [256, 512, 128], "PI
 #define GRAIN 262144
 #endif
 
+using namespace kw;
+
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int LANES = 16, MR = 12;  // 24 sums, two vectors of b and a broadcast fit 32 registers
+constexpr int MR = 12;  // 24 sums, two vectors of b and a broadcast fit 32 registers
 #elif defined(__AVX__)
-constexpr int LANES = 8, MR = 6;  // 12 sums, two vectors of b and a broadcast fit 16 registers
+constexpr int MR = 6;  // 12 sums, two vectors of b and a broadcast fit 16 registers
 #else
-constexpr int LANES = 4, MR = 6;
+constexpr int MR = 6;
 #endif
 constexpr int NV = 2, NR = NV * LANES, THIN = 4;
 static_assert(MC % MR == 0 && NC % NR == 0, "blocks are whole panels");
-
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef uint32_t bits __attribute__((vector_size(4 * LANES)));
-typedef uint16_t half_bits __attribute__((vector_size(2 * LANES)));
-
-inline vec load(const float* p) {
-    vec v;
-    std::memcpy(&v, p, sizeof v);
-    return v;
-}
-inline vec load(const kw_bf16* p) {
-    half_bits h;
-    std::memcpy(&h, p, sizeof h);
-    return (vec)(__builtin_convertvector(h, bits) << 16);
-}
-inline vec load(const kw_fp16* p) {  // by intrinsic: GCC 12 does not vectorise the cast
-#if defined(__AVX512F__)
-    return (vec)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif defined(__F16C__)
-    return (vec)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#else
-    vec v;
-    for (int i = 0; i < LANES; ++i) v[i] = static_cast<float>(p[i]);
-    return v;
-#endif
-}
-inline void store(float* p, vec v) { std::memcpy(p, &v, sizeof v); }
 
 template <typename T>
 void narrow(const float* from, T* to, int64_t count) {

@@ -1,36 +1,41 @@
 // RMSNorm, one row at a time per thread: a vectorised pass for the sum of squares, a second one (from cache) to scale.
 // Declared layout: last axis contiguous, any row stride.
-#include "kernelwright.h"
+#include "kernelwright_vec.h"
 
 #include <cmath>
 
 /*kernelwright
-PARAMS = {"LANES": [8, 4, 16], "GRAIN": [16384, 65536]}
+PARAMS = {"UNROLL": [4, 2, 8], "GRAIN": [16384, 65536]}
 */
 
-#ifndef LANES
-#define LANES 8
+#ifndef UNROLL
+#define UNROLL 4
 #endif
 #ifndef GRAIN
 #define GRAIN 16384
 #endif
 
+using namespace kw;
+
 namespace {
 
-// LANES independent partial sums keep the additions free of one long dependency chain and bound the rounding error.
+constexpr int WIDTH = UNROLL * LANES;
+
+// Many independent partial sums keep the additions free of one long dependency chain and bound the rounding error.
 template <typename T>
 float sum_of_squares(const T* x, int64_t cols) {
-    constexpr int WIDTH = 8 * LANES;
-    float partial[WIDTH] = {};
+    vec sums[UNROLL] = {};
     int64_t i = 0;
     for (; i + WIDTH <= cols; i += WIDTH)
-        for (int lane = 0; lane < WIDTH; ++lane) {
-            const float value = static_cast<float>(x[i + lane]);
-            partial[lane] += value * value;
+        for (int part = 0; part < UNROLL; ++part) {
+            const vec value = load(x + i + part * LANES);
+            sums[part] += value * value;
         }
-    for (; i < cols; ++i) {
+    float partial[WIDTH];
+    std::memcpy(partial, sums, sizeof partial);
+    for (int lane = 0; i < cols; ++i, ++lane) {
         const float value = static_cast<float>(x[i]);
-        partial[i % WIDTH] += value * value;
+        partial[lane] += value * value;
     }
     for (int half = WIDTH / 2; half > 0; half /= 2)
         for (int lane = 0; lane < half; ++lane) partial[lane] += partial[lane + half];
@@ -46,7 +51,9 @@ void rows_norm(const kw_tensor* x, const kw_tensor* weight, float eps, const kw_
         const T* source = static_cast<const T*>(x->data) + row * x->stride[0];
         T* target = static_cast<T*>(out->data) + row * out->stride[0];
         const float scale = 1.0f / std::sqrt(sum_of_squares(source, cols) / static_cast<float>(cols) + eps);
-        for (int64_t i = 0; i < cols; ++i)
+        int64_t i = 0;
+        for (; i + LANES <= cols; i += LANES) store(target + i, load(source + i) * scale * load(w + i));
+        for (; i < cols; ++i)
             target[i] = static_cast<T>(static_cast<float>(source[i]) * scale * static_cast<float>(w[i]));
     }
 }
