@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS := tests/unit tests/cpu tests/cheats tests/e2e
 
-.PHONY: run test test-all test-gpu lint docs size bundle twin clean
+.PHONY: run test test-all test-gpu lint docs bundle twin clean
 
 $(READY): pyproject.toml constraints.txt
 	@$(PY) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; set PY=python3.x"; exit 1; }

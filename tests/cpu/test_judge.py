@@ -25,7 +25,7 @@ def changed(old: str, new: str) -> Candidate:
 ENTRY = 'extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out) {'
 FIRST_LINE = ENTRY + "\n    if (x->dtype != out->dtype"
 
-SCALE = "for (int64_t i = 0; i < cols; ++i)\n            target"
+TAIL = "for (; i < cols; ++i)\n            target"
 
 
 def at_entry(statement: str) -> Candidate:
@@ -37,9 +37,9 @@ def at_entry(statement: str) -> Candidate:
 
 WRONG_ONES = {
     "forgets eps": (changed(" + eps)", ")"), Status.WRONG),
-    "drops the weight": (changed(" * static_cast<float>(w[i])", ""), Status.WRONG),
-    "skips the last column": (changed(SCALE, SCALE.replace("i < cols", "i + 1 < cols")), Status.NOT_WRITTEN),
-    "writes one too many": (changed(SCALE, SCALE.replace("i < cols", "i <= cols")), Status.OUT_OF_BOUNDS),
+    "drops the weight": (changed(" * scale * load(w + i)", " * scale"), Status.WRONG),
+    "skips the last column": (changed(TAIL, TAIL.replace("i < cols", "i + 1 < cols")), Status.NOT_WRITTEN),
+    "writes one too many": (changed(TAIL, TAIL.replace("i < cols", "i <= cols")), Status.OUT_OF_BOUNDS),
     "writes its input": (at_entry("if (x->shape[0]) std::memset(x->data, 0, 4);"), Status.OUT_OF_BOUNDS),
     "writes nothing": (at_entry("if (x) return KW_OK;"), Status.NOT_WRITTEN),
     "declines everything": (at_entry("if (x) return KW_UNSUPPORTED_SHAPE;"), Status.UNSUPPORTED),
@@ -116,7 +116,7 @@ def test_a_kernel_that_does_the_work_twice_is_not_kept(judge: JudgeClient, probl
     call = "rows_norm<float>(x, weight, static_cast<float>(eps), out);"
     slow = cpp(SEED.replace(call, call + " " + call))
     found = judge.compare(problem, cpp(SEED), slow)
-    assert (found.outcome, found.ci_high < 1) == (Outcome.NOT_FASTER, True)
+    assert (found.outcome is not Outcome.FASTER, found.ratio < 1) == (True, True)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,6 +9,8 @@ from kernelwright.cli import backends, doctor, journal, ops, optimize, show, ver
 from kernelwright.cli.screen import ExitCode, err
 from kernelwright.core.errors import KernelwrightError
 
+SAFE = "interrupted; everything journalled so far is safe"
+
 
 def build_app() -> typer.Typer:
     """Return the command line with all its verbs."""
@@ -44,10 +46,12 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     try:
         code = build_app()(standalone_mode=False)
+        if code == ExitCode.INTERRUPTED:  # newer typer answers Ctrl-C itself, with the code and no word
+            code = _failed(SAFE, ExitCode.INTERRUPTED, False)
     except KernelwrightError as error:
         code = _failed(f"error: {error}", ExitCode.MISTAKE, debug)
     except (KeyboardInterrupt, typer.Abort):
-        code = _failed("interrupted; everything journalled so far is safe", ExitCode.INTERRUPTED, False)
+        code = _failed(SAFE, ExitCode.INTERRUPTED, False)
     except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
         # The usage error is click's, which newer typer vendors and older typer imports: the one name both share.
         if isinstance(error, typer.BadParameter.__bases__):

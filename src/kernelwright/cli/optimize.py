@@ -92,11 +92,20 @@ def _config(flags: dict[str, object]) -> RunConfig:
 
     path = config_file(Path.cwd())
     where = str(path) if path else "defaults"
-    values = parse_toml(path.read_text(), where) if path else {}
+    values = parse_toml(_text(path), where) if path else {}
     config = resolve(flags, values, where)
     if config.model is None:
         raise BadConfig("command line", "no model given", "For example: kernelwright optimize model.py:build")
     return config
+
+
+def _text(path: Path) -> str:
+    from kernelwright.core.errors import BadConfig
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise BadConfig(str(path), f"not UTF-8: {error.reason}", "Save it as UTF-8.") from error
 
 
 def _answer(folder: Path, tree: object) -> OptimizeAnswer:
@@ -131,7 +140,7 @@ def _print(answer: OptimizeAnswer) -> None:
     console = out()
     for row in answer.kernels:
         console.print(f"[bold]{row.case}[/]  x{row.count} in the model, {100 * row.share:.1f} % of its time")
-        console.print(f"  winner: {row.winner}; {row.reason}")
+        console.print(f"  winner: {row.winner}; {row.reason}", markup=False)
     if found := answer.model:
         own = f"x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]"
         eager = f"x{found.eager_ratio:.3f} [{found.eager_ci_low:.3f}, {found.eager_ci_high:.3f}]"
@@ -142,5 +151,5 @@ def _print(answer: OptimizeAnswer) -> None:
             f"  error against float64: {found.drift:.2f} times the original's; {found.fallbacks} fallbacks"
         )
         console.print(f"  {'shipped' if found.shipped else 'not shipped'}: {found.reason}")
-    console.print(f"ended: {answer.ended}")
+    console.print(f"ended: {answer.ended}", markup=False)
     console.print(f"[dim]{answer.folder}[/]", soft_wrap=True)

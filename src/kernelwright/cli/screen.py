@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     OK = 0
     """It did what was asked."""
     NEGATIVE = 1
-    """It worked, and the answer is no: a candidate rejected, a journal damaged, nothing gained."""
+    """It worked, and the answer is no: a candidate rejected, a journal damaged."""
     USAGE = 2
     """The command line itself was wrong."""
     MISTAKE = 3

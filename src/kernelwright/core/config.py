@@ -19,7 +19,7 @@ class RunConfig(Frozen):
     model: str | None = None
     """Model to optimise: `path.py:factory`."""
     backend: str = "auto"
-    """Language of the candidates; `auto` takes the best the machine can run."""
+    """Language of the candidates; `auto` takes every one a run can use."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of a judged kernel; 0 means all of the machine's cores."""
     max_pairs: int = Field(default=60, ge=1, le=400)

@@ -117,6 +117,7 @@ class ServiceDied(KernelwrightError):
     """A process of ours ended without an answer."""
 
     def __init__(self, service: str, detail: str) -> None:
+        self.service = service
         super().__init__(
             f"The {service} process ended unexpectedly: {detail}. Nothing journalled is lost; run again with "
             "--debug and report it."

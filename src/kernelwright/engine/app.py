@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device
@@ -33,6 +34,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _shown(config: RunConfig) -> dict[str, object]:
+    """Return the settings as the journal may hold them: without the password of a database."""
+    shown = config.model_dump(mode="json")
+    if config.journal_url and (password := urlsplit(config.journal_url).password):
+        shown["journal_url"] = config.journal_url.replace(f":{password}@", ":***@")
+    return shown
+
+
 def start(config: RunConfig, home: Path, show: Show) -> Path:
     """Carry out a whole run and return its folder."""
     backends(config)  # an unknown or unusable language is refused before anything is written
@@ -50,7 +59,7 @@ def start(config: RunConfig, home: Path, show: Show) -> Path:
             for body in bodies:
                 tree.apply(body)
 
-        record([RunStarted(config=config.model_dump(mode="json"), versions=versions(), device=device)])
+        record([RunStarted(config=_shown(config), versions=versions(), device=device)])
         settings = JudgeSettings(
             threads=threads,
             max_pairs=config.max_pairs,

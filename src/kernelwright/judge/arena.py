@@ -5,6 +5,8 @@ with a NaN payload of this arena's own; the bytes around each tensor carry a can
 """
 
 import ctypes
+import fcntl
+import hashlib
 import mmap
 import os
 import random
@@ -17,6 +19,8 @@ from kernelwright.core.messages import Call, Region
 from kernelwright.ops._draw import torch_dtype
 
 PAGE = mmap.PAGESIZE
+F_SEAL_FUTURE_WRITE = 0x0010
+"""Linux 5.1; Python's fcntl does not name it yet."""
 ALIGNMENT = 64
 """Start of a well aligned tensor: a cache line, as torch's own CPU allocator gives."""
 
@@ -36,15 +40,21 @@ class Slab:
 
     def __init__(self, name: str, nbytes: int) -> None:
         self.nbytes = max(nbytes, PAGE)
-        self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, self.nbytes)
         self.memory = mmap.mmap(self.descriptor, self.nbytes)
+        # A runner that could shrink the file would kill its readers with SIGBUS.
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
 
     def bytes_view(self, offset: int, length: int) -> torch.Tensor:
         """Return bytes of the slab as a tensor."""
         view = (ctypes.c_char * length).from_address(self.address + offset)
         return torch.frombuffer(view, dtype=torch.uint8)
+
+    def seal_writing(self) -> None:
+        """Refuse every write from now on but through the mapping the judge already has, for root too."""
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, F_SEAL_FUTURE_WRITE)
 
     def read_only_descriptor(self) -> int:
         """Return a new descriptor through which the kernel refuses any writable mapping."""
@@ -82,6 +92,7 @@ class Arena:
             calls.append(Call(case=index, regions=regions))
         self.calls = tuple(calls)
         self.inputs, self.outputs = Slab("inputs", ends["inputs"]), Slab("outputs", ends["outputs"])
+        self.inputs.seal_writing()
         self.poison_payload = rng.getrandbits(62)
         self.canary = rng.randrange(1, 255)
         self.blank: torch.Tensor | None = None
@@ -144,11 +155,9 @@ class Arena:
         pages[region.start : end] = inside
         return bool((pages != self.canary).any())
 
-    def input_digest(self) -> int:
-        """Return a checksum of all input bytes, to see whether any was changed."""
-        words = self.inputs.bytes_view(0, self.inputs.nbytes).view(torch.int64)
-        weights = torch.arange(1, words.numel() + 1, dtype=torch.int64)
-        return int((words * (2 * weights + 1)).sum())
+    def input_digest(self) -> bytes:
+        """Return a digest of all input bytes, to see whether any was changed."""
+        return hashlib.blake2b(self.inputs.memory).digest()
 
     def output_bytes(self, call: int) -> torch.Tensor:
         """Return a copy of the very bits a call's outputs consist of."""

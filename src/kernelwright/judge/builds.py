@@ -18,6 +18,8 @@ from kernelwright.judge import children
 
 UNITS_PER_BUILDER = 8
 """Kernels one builder process compiles: its start-up is paid once for them, the rest goes to other cores."""
+LASTING = frozenset({Status.ACCEPTED, Status.BUILD_FAILED, Status.REFUSED, Status.TOO_BIG})
+"""What is worth remembering: a build that timed out or whose builder died may succeed in a quieter moment."""
 
 
 class Builds:
@@ -54,6 +56,8 @@ class Builds:
             (result,) = children.build(request, self.home).results
             self._store(place, Path(request.folder), result)
             shutil.rmtree(request.folder, ignore_errors=True)
+            if result.status not in LASTING:
+                return result, None
         result = _stored(place)
         return result, place / result.artefact if result.artefact else None
 
@@ -67,7 +71,7 @@ class Builds:
         size = max(1, min(UNITS_PER_BUILDER, -(-len(missing) // self.jobs)))
         chunks = [missing[start : start + size] for start in range(0, len(missing), size)]
 
-        def compile_chunk(chunk: list[KernelUnit]) -> None:
+        def compile_chunk(chunk: list[KernelUnit]) -> dict[str, BuildResult]:
             request = BuildRequest(
                 backend=candidate.backend,
                 source=candidate.source,
@@ -75,13 +79,19 @@ class Builds:
                 units=tuple(chunk),
                 target=target,
             )
-            for unit, result in zip(chunk, children.build(request, self.home).results, strict=True):
+            results = children.build(request, self.home).results
+            for unit, result in zip(chunk, results, strict=True):
                 self._store(places[unit.hash], Path(request.folder), result)
             shutil.rmtree(request.folder, ignore_errors=True)
+            return {
+                unit.hash: one for unit, one in zip(chunk, results, strict=True) if one.status not in LASTING
+            }
 
         with ThreadPoolExecutor(self.jobs) as pool:
-            list(pool.map(compile_chunk, chunks))
-        return {unit.hash: _stored(places[unit.hash]) for unit in units}
+            passing = {
+                key: result for part in pool.map(compile_chunk, chunks) for key, result in part.items()
+            }
+        return {unit.hash: passing.get(unit.hash) or _stored(places[unit.hash]) for unit in units}
 
     def collect_units(
         self, candidate: Candidate, units: Sequence[KernelUnit], target: str, folder: Path
@@ -98,9 +108,13 @@ class Builds:
 
     def _store(self, place: Path, scratch: Path, result: BuildResult) -> None:
         """Move a finished build in whole: parallel builders of one key never see half of it."""
+        if result.status not in LASTING:
+            return
         staged = Path(tempfile.mkdtemp(dir=self.folder, prefix=".staged-"))
         if result.status is Status.ACCEPTED:
-            stem = Path(result.artefact or "missing").stem
+            name = Path(result.artefact or "missing").name
+            result = result.model_copy(update={"artefact": name})
+            stem = Path(name).stem
             for path in scratch.glob(f"{stem}.*"):
                 shutil.copy(path, staged / path.name)
             if not (staged / (result.artefact or "missing")).is_file():

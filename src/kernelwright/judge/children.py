@@ -139,7 +139,10 @@ def build(request: BuildRequest, home: Path) -> BuildReply:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     try:
-        return parse(answer[HEADER.size :], BUILD_REPLY)
+        reply = parse(answer[HEADER.size :], BUILD_REPLY)
+        if len(reply.results) == wanted:
+            return reply
+        raise BadFrame(f"{len(reply.results)} results for {wanted} requests")
     except BadFrame:
         words = log[-LOG_BYTES:].decode(errors="replace")
         died = BuildResult(
@@ -156,6 +159,7 @@ class Runner:
         self.log = tempfile.TemporaryFile(dir=home)
         self.number = 0
         self.channel, self.theirs = socket.socketpair()
+        self.pid = 0
         self.exit_code: int | None = None
 
     def end(self) -> int:
@@ -180,18 +184,29 @@ class Runner:
     def run(self, first: int, count: int, timeout_s: float) -> float:
         """Execute calls and return the seconds from order to reply on the judge's own clock."""
         self.number += 1
+        self.signal(signal.SIGCONT)
         started = time.perf_counter()
         self._send(Run(first=first, count=count, number=self.number))
         reply = self._receive(timeout_s)
         elapsed = time.perf_counter() - started
+        # Whatever is not in the buffers now never will be: no thread finishes the work after the clock has stopped.
+        self.signal(signal.SIGSTOP)
         self._expect_done(reply)
         return elapsed
+
+    def signal(self, number: signal.Signals) -> None:
+        """Stop or continue the runner's whole group; it stands still whenever nothing is asked of it."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
 
     def collect(self, timeout_s: float) -> None:
         """Have returned tensors copied into the output buffers."""
         self.number += 1
+        self.signal(signal.SIGCONT)
         self._send(Collect(number=self.number))
-        self._expect_done(self._receive(timeout_s))
+        reply = self._receive(timeout_s)
+        self.signal(signal.SIGSTOP)
+        self._expect_done(reply)
 
     def _expect_done(self, reply: Reply) -> None:
         if reply.word is Word.DECLINED:
@@ -227,7 +242,8 @@ class Runner:
         """Return how the runner ended."""
         code = self.kill()
         if code < 0:
-            name = signal.Signals(-code).name
+            known = -code in signal.Signals.__members__.values()
+            name = signal.Signals(-code).name if known else f"signal {-code}"
             if name in ("SIGSEGV", "SIGBUS"):
                 return Lost(
                     Status.OUT_OF_BOUNDS,
@@ -244,8 +260,9 @@ class Runner:
 
     def last_words(self) -> str:
         """Return the bounded end of what the runner printed: shown, never parsed."""
-        self.log.seek(0)
-        return self.log.read(LOG_BYTES)[-400:].decode(errors="replace").strip()
+        self.log.seek(0, os.SEEK_END)
+        self.log.seek(max(0, self.log.tell() - 400))
+        return self.log.read(400).decode(errors="replace").strip()
 
 
 class ForkedRunner(Runner):
@@ -288,6 +305,7 @@ class DeviceRunner(Runner):
             stderr=self.log,
             start_new_session=True,
         )
+        self.pid = self.process.pid
         self.theirs.close()
         os.close(inputs_fd)
         self._send(job)
@@ -295,6 +313,7 @@ class DeviceRunner(Runner):
     def time(self, order: Time, timeout_s: float) -> list[list[float]]:
         """Return the seconds of each replay per arm."""
         self.number += 1
+        self.signal(signal.SIGCONT)
         self._send(order.model_copy(update={"number": self.number}))
         self._expect_done(self._receive(timeout_s))
         shape = (order.rounds, len(order.arms))

@@ -3,9 +3,10 @@
 One pair gives one sign:
 1. Both runners are born in random order on the same inputs, each with outputs of its own.
 2. Rounds are ABBA or BAAB by a coin. Between rounds every input changes, so nothing computed before is of use.
-3. An arm runs n/4 calls, then the other 3n/4; each call has buffers no other call of the round uses. The time of a
-   call is (T_long - T_short) / (n/2): the cost of a round trip cancels.
-4. After the last round outputs of random calls are checked against float64: the timed outputs are the checked ones.
+3. An arm runs a short and a long batch in random order; each call has buffers no other call of the round uses. The
+   time of a call is the slope between the two: the cost of a round trip cancels.
+4. After every timed batch pair, with the runner stopped, each call must have written its outputs and random ones are
+   checked against float64: the timed outputs are the checked ones.
 """
 
 import math
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -23,18 +25,22 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.stats import KeepRule, Standing, block_bootstrap, hodges_lehmann, standing
-from kernelwright.core.verdict import CaseRatio, Comparison, Outcome
+from kernelwright.core.verdict import CaseRatio, Comparison, Outcome, Status
 from kernelwright.judge.arena import PAGE, Arena
 from kernelwright.judge.children import ForkedRunner, Lost, Runner
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
+
+Result = TypeVar("Result")
 
 BATCH_SECONDS = 0.020
 MAX_CALLS = 512
 ARENA_BYTES = 192 << 20
 """Per slab: three of them exist while a pair is timed."""
 ROUNDS_PER_PAIR = 2
-SPOT_CHECKS = 3
+SPOT_CHECKS = 2
+SUSPECT = 0.5
+"""A slope below this share of the long batch's own mean was bought by stalling in the short one."""
 BASES = 8
 """Distinct input sets per pair; every call scales one of them by a random factor of its own."""
 
@@ -46,6 +52,15 @@ class TimingFailed(Exception):
         super().__init__(failure.reason)
         self.arm = arm
         self.failure = failure
+
+
+class Slope(NamedTuple):
+    """What two batches say of one call."""
+
+    call_us: float
+    """From the difference of the two: the round trip cancels."""
+    whole_us: float
+    """From the long batch alone: an upper bound."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +111,7 @@ class _Pair:
 
     def measure(self) -> tuple[float, float]:
         """Return the median time of a call of either arm, in microseconds."""
-        times: tuple[list[float], list[float]] = ([], [])
+        times: tuple[list[Slope], list[Slope]] = ([], [])
         order = [0, 1]
         self.rng.shuffle(order)
         with ExitStack() as stack:
@@ -109,14 +124,23 @@ class _Pair:
                     for side in half:
                         self.arenas[side].poison_outputs()
                         times[side].append(self._guarded(side, partial(self._slope, runners[side])))
-            self._spot_check()
-        return median(times[0]), median(times[1])
+                        self._check_timed(side)
+        return self._agreed(0, times[0]), self._agreed(1, times[1])
+
+    def _agreed(self, side: int, slopes: list[Slope]) -> float:
+        """Return the median slope, unless the batch as a whole tells of far more time than the slope does."""
+        call, whole = median(slope.call_us for slope in slopes), median(slope.whole_us for slope in slopes)
+        if call < SUSPECT * whole:
+            reason = f"the slope says {call:.1f} us a call, the batch as a whole {whole:.1f} us"
+            raise TimingFailed(self.arms[side].name, Failure(Status.TIMING_SUSPECT, reason, self.case))
+        return call
 
     def _born(self, side: int) -> Runner:
         """Return a fresh runner that is ready and has executed every call once."""
         arm = self.arms[side]
         backend, home = arm.bench.candidate.backend, arm.bench.home
-        runner = ForkedRunner(arm.bench.nursery, arm.artefact, backend, self.arenas[side], home)
+        start = partial(ForkedRunner, arm.bench.nursery, arm.artefact, backend, self.arenas[side], home)
+        runner = self._guarded(side, start)
         try:
             self._guarded(side, partial(self._warm_up, runner))
         except TimingFailed:
@@ -124,9 +148,9 @@ class _Pair:
             raise
         return runner
 
-    def _guarded(self, side: int, action: Callable[[], float | None]) -> float:
+    def _guarded(self, side: int, action: Callable[[], Result]) -> Result:
         try:
-            return action() or 0.0
+            return action()
         except Lost as lost:
             raise TimingFailed(self.arms[side].name, Failure(lost.status, lost.reason, self.case)) from lost
 
@@ -135,22 +159,32 @@ class _Pair:
         runner.run(0, self.calls, CALL_SECONDS)
         runner.collect(CALL_SECONDS)
 
-    def _slope(self, runner: Runner) -> float:
-        short = self.calls // 4
-        first = runner.run(0, short, CALL_SECONDS)
-        runner.collect(CALL_SECONDS)
-        second = runner.run(short, self.calls - short, CALL_SECONDS)
-        runner.collect(CALL_SECONDS)
+    def _slope(self, runner: Runner) -> Slope:
+        """Time a short and a long batch over different calls, in random order with a random split."""
+        short = self.rng.randrange(self.calls // 5, self.calls // 3 + 1)
+        batches = [(0, short), (short, self.calls - short)]
+        self.rng.shuffle(batches)
+        seconds = {}
+        for first, count in batches:
+            seconds[count] = runner.run(first, count, CALL_SECONDS)
+            runner.collect(CALL_SECONDS)
+        long = self.calls - short
+        whole = seconds[long] / long
+        slope = (seconds[long] - seconds[short]) / (long - short)
         # Noise can make a slope vanish; the whole long batch is then the honest upper bound.
-        slope = (second - first) / (self.calls - 2 * short)
-        return (slope if slope > 0 else second / (self.calls - short)) * 1e6
+        return Slope((slope if slope > 0 else whole) * 1e6, whole * 1e6)
 
-    def _spot_check(self) -> None:
-        chosen = {0, self.calls - 1, *(self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS))}
-        for side, arena in enumerate(self.arenas):
-            for number in chosen:
-                if failure := check_call(self.arms[side].bench, arena, number):
-                    raise TimingFailed(self.arms[side].name, failure)
+    def _check_timed(self, side: int) -> None:
+        """Check what was just timed: every call wrote all of its outputs, and random ones are right."""
+        arena, arm = self.arenas[side], self.arms[side]
+        for number in range(self.calls):
+            for spec in self.case.outputs:
+                if left := arena.unwritten(number, spec):
+                    reason = f"{left} elements of {spec.name!r} never written in a timed call"
+                    raise TimingFailed(arm.name, Failure(Status.NOT_WRITTEN, reason, self.case))
+        for number in {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}:
+            if failure := check_call(arm.bench, arena, number):
+                raise TimingFailed(arm.name, failure)
 
 
 def calls_for(case: Case, bench: Bench, artefact: Path) -> int:

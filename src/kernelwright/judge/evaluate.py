@@ -12,6 +12,7 @@ from statistics import median
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
+from kernelwright.core.errors import ServiceDied
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages import ComparisonAnswer, Disqualified, JudgeSettings
 from kernelwright.core.problem import Problem
@@ -48,7 +49,7 @@ class Judge:
         self.builds = Builds(Path(settings.cache_folder), self.home, os.cpu_count() or 1)
         self.blobs = Blobs(Path(settings.blob_folder))
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
-        self.nursery = Service("nursery", "kernelwright.worker.nursery", self.home, settings.threads)
+        self.nursery = self._start_nursery()
 
     def close(self) -> None:
         """Kill every child and leave nothing on disk but cache and blobs."""
@@ -76,15 +77,19 @@ class Judge:
         results: list[StageResult] = []
         failure: Failure | None = None
         timing: Timing | None = None
+        artefacts: dict[str, str] = {}
         for stage in REQUIRED_STAGES[profile]:
             self.progress(f"{candidate.backend}: {stage.value}")
             if stage is Stage.TIMING:
                 result, failure, timing = self._time(bench)
             else:
-                result, failure = run_stage(stage, bench)
+                result, failure = self._run(stage, bench)
             results.append(result)
             if failure:
                 break
+            if stage is Stage.BUILD:
+                # Before anything of the candidate runs: what is stored now is what is spliced later.
+                artefacts = self._keep_artefacts(candidate)
         return Evaluation(
             candidate_hash=candidate.hash,
             problem_hash=problem.hash,
@@ -93,11 +98,26 @@ class Judge:
             status=failure.status if failure else Status.ACCEPTED,
             stages=tuple(results),
             timing=None if failure else timing,
-            artefact_hashes={} if failure else self._keep_artefacts(candidate),
+            artefact_hashes={} if failure else artefacts,
             log_hash=self.blobs.put(failure.reason.encode()) if failure else None,
             environment=self._environment(),
             seconds=time.perf_counter() - started,
         )
+
+    def _run(self, stage: Stage, bench: Bench) -> tuple[StageResult, Failure | None]:
+        """Run a stage; a candidate that takes the nursery down with it has crashed, and a new nursery is started."""
+        try:
+            return run_stage(stage, bench)
+        except ServiceDied as died:
+            if died.service != "nursery":
+                raise
+            self.nursery.close()
+            self.nursery = self._start_nursery()
+            failure = Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
+            return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
+
+    def _start_nursery(self) -> Service:
+        return Service("nursery", "kernelwright.worker.nursery", self.home, self.settings.threads)
 
     def _time(self, bench: Bench) -> tuple[StageResult, Failure | None, Timing | None]:
         started, failure = time.perf_counter(), None

@@ -218,10 +218,11 @@ def _check_group(bench: Bench, group: Sequence[tuple[Case, Distribution]]) -> tu
     return len(cases), None
 
 
-def check_call(
-    bench: Bench, arena: Arena, number: int, kind: Distribution = Distribution.SIGNED
-) -> Failure | None:
-    """Judge the outputs one call left in the arena; a narrow miss gets a second look over more seeds."""
+def check_call(bench: Bench, arena: Arena, number: int, kind: Distribution | None = None) -> Failure | None:
+    """Judge the outputs one call left in the arena.
+
+    Given the distribution of its inputs, a narrow miss gets a second look over more seeds; a timed call never does.
+    """
     case = arena.cases[arena.calls[number].case]
     for spec, answer in zip(case.outputs, _answers(bench, arena, number), strict=True):
         if arena.canary_broken(number, spec):
@@ -230,10 +231,12 @@ def check_call(
             reason = f"{left} of {spec.numel} elements of {spec.name!r} never written"
             return Failure(Status.NOT_WRITTEN, reason, case)
         verdict = check_output(arena.view(number, spec).to(answer.exact.device), *answer)
-        if not verdict.passed and verdict.worst_ratio <= NARROW_MISS:
-            return _second_look(bench, case, kind)
-        if not verdict.passed:
+        if verdict.passed:
+            continue
+        if kind is None or verdict.worst_ratio > NARROW_MISS:
             return Failure(Status.WRONG, f"output {spec.name!r}: {verdict.reason}", case)
+        if failure := _second_look(bench, case, kind):
+            return failure
     return None
 
 

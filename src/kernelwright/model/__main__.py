@@ -6,7 +6,7 @@ import traceback
 
 from pydantic import BaseModel
 
-from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.errors import KernelwrightError, ModelNotLoadable
 from kernelwright.core.frames import read_message, write_message
 from kernelwright.core.messages import MODEL_REQUEST, Fault, TraceModel, VerifyModel
 
@@ -21,7 +21,7 @@ def main() -> None:
         write_message(answers, _answer(request))
 
 
-def _answer(request: BaseModel) -> BaseModel:
+def _answer(request: TraceModel | VerifyModel) -> BaseModel:
     import torch
 
     from kernelwright.model.load import load
@@ -29,15 +29,21 @@ def _answer(request: BaseModel) -> BaseModel:
     from kernelwright.model.verify import verify
 
     try:
+        torch.set_num_threads(request.threads)
+        loaded = load(request.spec)
         if isinstance(request, TraceModel):
-            torch.set_num_threads(request.threads)
-            return trace(load(request.spec))
-        if isinstance(request, VerifyModel):
-            torch.set_num_threads(request.threads)
-            return verify(load(request.spec), request.winners, request.rounds, request.seed)
+            return trace(loaded)
+        return verify(loaded, request.winners, request.rounds, request.seed)
     except KernelwrightError as error:
         return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
-    return Fault(error="BadFrame", message=f"unexpected request {type(request).__name__}")
+    except Exception as error:  # noqa: BLE001 - a user's model may raise anything; it is the user's to mend, in one line
+        words = " ".join(str(error).split())[:300]
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{type(error).__name__}: {words} ({place.filename}:{place.lineno})"
+        told = ModelNotLoadable(
+            request.spec, problem, "Run it by itself first; --debug shows the whole trace."
+        )
+        return Fault(error="ModelNotLoadable", message=str(told), trace=traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -12,10 +12,17 @@ from kernelwright.model.splice import Tally, compiled_with
 
 WARM_UP = 3
 CHECKED_INPUTS = 2
+HOPELESS = 1e30
+"""An error no limit admits; messages carry no infinity."""
 
 
 def _rms_error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt())
+    """Return the relative rms error; beyond every limit if an element is not finite where float64 is."""
+    if not torch.equal(torch.isfinite(found), torch.isfinite(exact)):
+        return HOPELESS
+    finite = torch.isfinite(exact)
+    error = (found.double() - exact)[finite].square().mean().sqrt()
+    return float(error / exact[finite].square().mean().sqrt())
 
 
 def verify(loaded: Loaded, winners: tuple[Winner, ...], rounds: int, seed: int) -> ModelTimed:

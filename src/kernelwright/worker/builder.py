@@ -1,4 +1,4 @@
-"""The builder: one source in, one artefact in a folder out. Started fresh for every build, with no way to a GPU."""
+"""The builder: one source in, one artefact in a folder out. Started fresh for every build."""
 
 import os
 import resource
