@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from kernelwright.core.frozen import Frozen, Noun
+from kernelwright.core.frozen import Frozen, Noun, digest
 
 ParamValue = bool | int | float | str
 
@@ -58,7 +58,9 @@ class Candidate(Noun):
 
     def identity(self) -> object:
         """Return what decides how it behaves: op, backend, source, choices, origin."""
-        return self.model_dump(mode="json", include={"op", "backend", "source", "choices", "origin"})
+        # The source by its digest: writing two kilobytes as JSON takes far longer than hashing them.
+        choices = [[choice.case_hashes, choice.values] for choice in self.choices]
+        return [self.op, self.backend, digest(self.source), choices, self.origin.value]
 
     @model_validator(mode="after")
     def _is_writable_and_serves_every_shape(self) -> "Candidate":

@@ -57,12 +57,11 @@ class Tree:
         """Fold one more event in."""
         self.events += 1
         match body:
-            case ProblemFound(problem=problem):
-                self.problems[problem.hash] = problem
-            case CandidateProposed():
-                self._add(body)
+            # The commonest first: a long run is mostly screenings.
             case Screened(screening=screening):
                 self._node(screening.problem_hash, screening.candidate_hash).screenings.append(screening)
+            case CandidateProposed():
+                self._add(body)
             case Evaluated(evaluation=evaluation):
                 self._node(evaluation.problem_hash, evaluation.candidate_hash).evaluations.append(evaluation)
             case Compared(comparison=comparison):
@@ -71,6 +70,8 @@ class Tree:
                 self._node(decision.problem_hash, decision.candidate_hash).decision = decision
                 if decision.kept:
                     self.best[decision.problem_hash] = decision.candidate_hash
+            case ProblemFound(problem=problem):
+                self.problems[problem.hash] = problem
             case LessonLearnt(lesson=lesson):
                 self.lessons.append(lesson)
             case ModelVerified():

@@ -203,7 +203,7 @@ class Evaluation(Noun):
     def passed_all(self) -> bool:
         """Tell whether every stage the profile requires ran and passed."""
         passed = {result.stage for result in self.stages if result.passed}
-        return all(stage in passed for stage in REQUIRED_STAGES[self.profile])
+        return passed.issuperset(REQUIRED_STAGES[self.profile])
 
     @property
     def failure(self) -> StageResult | None:
@@ -214,13 +214,13 @@ class Evaluation(Noun):
     def _no_impossible_state(self) -> "Evaluation":
         if len({result.stage for result in self.stages}) != len(self.stages):
             raise ValueError("a stage appears twice in an evaluation")
-        if any(not result.passed for result in self.stages[:-1]):
+        if False in [result.passed for result in self.stages[:-1]]:
             raise ValueError("an evaluation stops at the first failed stage")
         if self.status is Status.ACCEPTED and not self.passed_all:
             raise ValueError(f"accepted under {self.profile.value!r} without passing every required stage")
         if self.timing is not None and self.status is not Status.ACCEPTED:
             raise ValueError(f"a candidate that is {self.status.value!r} has no certified timing")
-        if self.timing is not None and (not self.passed_all or self.profile is Profile.QUICK):
+        if self.timing is not None and self.profile is Profile.QUICK:  # accepted: every stage has passed
             raise ValueError("a certified timing needs every required stage of `keep` or `ship` passed")
         return self
 
