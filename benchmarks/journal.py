@@ -72,9 +72,9 @@ FOLD = """
 import sys, time
 from pathlib import Path
 from kernelwright.store.journal import Journal
-began = time.perf_counter()
+began, busy = time.perf_counter(), time.process_time()
 tree = Journal.open(Path(sys.argv[1])).tree()
-print(time.perf_counter() - began, tree.events)
+print(time.perf_counter() - began, time.process_time() - busy, tree.events)
 """
 GLANCE = """
 import sys
@@ -111,6 +111,11 @@ def below(name: str, unit: str, values: list[float], bound: float) -> Result:
     return Result(
         name, unit, *_spread(values), len(values), f"< {bound:g}", statistics.median(values) < bound
     )
+
+
+def for_information(name: str, unit: str, values: list[float]) -> Result:
+    """Return a number that explains the others and has no bound of its own."""
+    return Result(name, unit, *_spread(values), len(values), "", True)
 
 
 def _spread(values: list[float]) -> tuple[float, float, float, float]:
@@ -302,12 +307,12 @@ def sync_rate(folder: Path) -> float:
         return 200 / (time.perf_counter() - began)
 
 
-def fold_seconds(folder: Path, events: int) -> float:
-    """Return the time to read and fold a journal in a fresh process."""
-    seconds, folded = _python(FOLD, folder).split()
+def fold_seconds(folder: Path, events: int) -> tuple[float, float]:
+    """Return the wall and processor time of reading and folding a journal in a fresh process."""
+    wall, busy, folded = _python(FOLD, folder).split()
     if int(folded) != events:
         raise SystemExit(f"folded {folded} events of {events}")
-    return float(seconds)
+    return float(wall), float(busy)
 
 
 def glance_seconds(folder: Path, events: int) -> float:
@@ -352,7 +357,7 @@ def measure_appends(folder: Path, bodies: list[Body], repeats: int) -> list[Resu
     return [
         at_least(f"durable appends, {BATCH} a commit", "events/s", batches, 3000),
         at_least("durable appends, one a commit", "events/s", singles, 300),
-        at_least("4 KiB writes with a sync: the disk alone", "writes/s", syncs, 0),
+        for_information("4 KiB writes with a sync: the disk alone", "writes/s", syncs),
     ]
 
 
@@ -364,8 +369,9 @@ def measure_folds(folder: Path, events: int, repeats: int) -> tuple[list[Result]
         write(folder / name, iter(bodies), 1000)
         mixes[name] = Counter[str](body.kind for body in bodies)
         del bodies
-        seconds = [fold_seconds(folder / name, events) for _ in range(repeats)]
-        results.append(below(f"fold {events:,} events of {name}", "s", seconds, 2.0))
+        walls, busy = zip(*(fold_seconds(folder / name, events) for _ in range(repeats)), strict=True)
+        results.append(below(f"fold {events:,} events of {name}", "s", list(walls), 2.0))
+        results.append(for_information(f"processor time for {events:,} of {name}", "s", list(busy)))
     return results, mixes
 
 
@@ -411,7 +417,8 @@ def main() -> None:
     print(f"{'':48} {'median':>10} {'lowest':>10} {'highest':>10}  unit      required")
     for row in results:
         numbers = " ".join(f"{value:>10,.2f}" for value in (row.median, row.lowest, row.highest))
-        print(f"{row.name:48} {numbers}  {row.unit:9} {row.required:8} {'met' if row.met else 'MISSED'}")
+        verdict = f"{row.required:8} {'met' if row.met else 'MISSED'}" if row.required else ""
+        print(f"{row.name:48} {numbers}  {row.unit:9} {verdict}".rstrip())
 
 
 if __name__ == "__main__":

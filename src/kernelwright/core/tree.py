@@ -77,7 +77,7 @@ class Tree:
             case ModelVerified():
                 self.verified = body
             case RunStarted():
-                self.started = body
+                self.started, self.ended = body, None
             case RunEnded():
                 self.ended = body
             case _:
