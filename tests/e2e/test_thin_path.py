@@ -74,7 +74,8 @@ def test_what_was_kept_rests_on_a_comparison_that_proves_it(finished: tuple[dict
     tree = Journal.open(folder).tree()
     challenger = list(tree.nodes.values())[1]
     assert challenger.decision is not None
-    proven = challenger.comparisons[0].outcome is Outcome.FASTER
+    # On a busy machine the clock may refuse a pair; a challenger without a comparison is never kept.
+    proven = bool(challenger.comparisons) and challenger.comparisons[0].outcome is Outcome.FASTER
     assert challenger.decision.kept == proven
     if proven:
         assert challenger.comparisons[0].e_faster >= 1000

@@ -39,8 +39,9 @@ ARENA_BYTES = 192 << 20
 """Per slab: three of them exist while a pair is timed."""
 ROUNDS_PER_PAIR = 2
 SPOT_CHECKS = 2
-SUSPECT = 0.5
-"""A slope below this share of the long batch's own mean was bought by stalling in the short one."""
+SUSPECT, SUSPECT_PAIRS = 0.25, 3
+"""A slope below this share of the long batch's own mean, in so many pairs in a row, was bought by stalling in the short
+one; a single pair may be the noise of a busy machine and is measured again."""
 BASES = 8
 """Distinct input sets per pair; every call scales one of them by a random factor of its own."""
 
@@ -162,13 +163,14 @@ class _Pair:
     def _slope(self, runner: Runner) -> Slope:
         """Time a short and a long batch over different calls, in random order with a random split."""
         short = self.rng.randrange(self.calls // 5, self.calls // 3 + 1)
-        batches = [(0, short), (short, self.calls - short)]
+        long = self.calls - short
+        # Which calls are the short batch, and whether it comes first: two coins a candidate cannot see.
+        batches = [(0, short), (short, long)] if self.rng.random() < 0.5 else [(0, long), (long, short)]
         self.rng.shuffle(batches)
         seconds = {}
         for first, count in batches:
             seconds[count] = runner.run(first, count, CALL_SECONDS)
             runner.collect(CALL_SECONDS)
-        long = self.calls - short
         whole = seconds[long] / long
         slope = (seconds[long] - seconds[short]) / (long - short)
         # Noise can make a slope vanish; the whole long batch is then the honest upper bound.
@@ -185,6 +187,20 @@ class _Pair:
         for number in {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}:
             if failure := check_call(arm.bench, arena, number):
                 raise TimingFailed(arm.name, failure)
+
+
+def _measured(case: Case, arms: tuple[Arm, Arm], calls: int, rng: random.Random) -> tuple[float, float]:
+    """Return the times of one fresh pair, in microseconds; a pair whose clocks disagree is measured again."""
+    for attempt in range(SUSPECT_PAIRS):
+        pair = _Pair(case, arms, calls, rng)
+        try:
+            return pair.measure()
+        except TimingFailed as failed:
+            if failed.failure.status is not Status.TIMING_SUSPECT or attempt + 1 == SUSPECT_PAIRS:
+                raise
+        finally:
+            pair.close()
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def calls_for(case: Case, bench: Bench, artefact: Path) -> int:
@@ -222,11 +238,7 @@ def compare(incumbent: Bench, challenger: Bench, rule: KeepRule) -> Comparison:
         for case in problem.cases:
             old_arm = Arm("incumbent", incumbent, _artefact(incumbent, case))
             new_arm = Arm("challenger", challenger, _artefact(challenger, case))
-            pair = _Pair(case, (old_arm, new_arm), sizes[case.hash], rng)
-            try:
-                old, new = pair.measure()
-            finally:
-                pair.close()
+            old, new = _measured(case, (old_arm, new_arm), sizes[case.hash], rng)
             per_case[case.hash].append((old, new))
             weighted += case.weight / total * math.log(old / new)
         ratios.append(weighted)
@@ -291,9 +303,6 @@ def time_alone(bench: Bench, case: Case, rounds: int) -> list[float]:
     calls = calls_for(case, bench, artefact)
     times: list[float] = []
     for _ in range(rounds):
-        pair = _Pair(case, (Arm("first", bench, artefact), Arm("second", bench, artefact)), calls, bench.rng)
-        try:
-            times.extend(pair.measure())
-        finally:
-            pair.close()
+        arms = (Arm("first", bench, artefact), Arm("second", bench, artefact))
+        times.extend(_measured(case, arms, calls, bench.rng))
     return times
