@@ -15,7 +15,9 @@ from kernelwright.engine.service import JudgeClient
 from tests.cpu.conftest import cpp
 
 SEED = (Path(kernelwright.__file__).parent / "seeds" / "rmsnorm" / "cpp.cpp").read_text()
-HEADERS = "#include <cmath>\n#include <csignal>\n#include <cstdlib>\n#include <thread>\n#include <unistd.h>"
+HEADERS = "\n".join(
+    f"#include <{name}>" for name in ("cmath", "csignal", "cstdlib", "fcntl.h", "thread", "unistd.h")
+)
 ENTRY = 'extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out) {'
 OWN_CASE = "x->shape[0] == 256 && x->shape[1] == 256 && x->dtype == KW_FP32"
 
@@ -46,9 +48,11 @@ CHEATS = {
     "kills its parent": ("if (x) { kill(getppid(), SIGKILL); usleep(200000); }", {Status.CRASHED}),
     "kills its own group": ("if (x) kill(0, SIGKILL);", {Status.CRASHED}),
     "prints a verdict and exits": ('if (x) { write(1, "PASS\\n", 5); std::_Exit(0); }', {Status.CRASHED}),
-    "shrinks the output memory": (
-        "if (x) for (int fd = 3; fd < 64; ++fd) if (ftruncate(fd, 0) == 0 && ftruncate(fd, 1) == 0) std::abort();",
-        {Status.ACCEPTED, Status.CRASHED},
+    # Aborts if one of the judge's memory files can be shrunk, which would kill their readers; honest otherwise.
+    "shrinks the judge's memory": (
+        "for (int fd = 3; fd < 64; ++fd) if (fcntl(fd, F_GET_SEALS) >= 0 && lseek(fd, 0, SEEK_END) > 0"
+        " && ftruncate(fd, 0) == 0) std::abort();",
+        {Status.ACCEPTED},
     ),
 }
 
@@ -57,7 +61,7 @@ CHEATS = {
 def test_a_cheat_earns_the_status_that_names_it(name: str, judge: JudgeClient, problem: Problem) -> None:
     statement, earned = CHEATS[name]
     candidate = cheat(statement, "honest" if "honest(" in statement else "kernel_fn")
-    profile = Profile.QUICK if name == "shrinks the output memory" else Profile.KEEP
+    profile = Profile.QUICK if earned == {Status.ACCEPTED} else Profile.KEEP
     found = judge.evaluate(problem, candidate, profile)
     assert found.status in earned, found.failure
 

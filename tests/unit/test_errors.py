@@ -32,8 +32,8 @@ TABLE = {
         "Check the path.",
     ),
     "NotWritable": (
-        ("/root/run", "permission denied"),
-        ("'/root/run'", "permission denied"),
+        ("/srv/run", "permission denied"),
+        ("'/srv/run'", "permission denied"),
         "Choose another place with --home or KERNELWRIGHT_HOME.",
     ),
     "DiskFull": (("/run/j.db",), ("'/run/j.db'",), "free some space and run the same command again."),

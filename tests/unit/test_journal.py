@@ -282,7 +282,8 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_closed_journal(tmp_path: Pat
         os.read(hold, 1)
         os._exit(0)
     journal.close()
-    Journal.open_for_writing(tmp_path).close()
+    with Journal.open_for_writing(tmp_path) as again:
+        assert again.run_id == "r1"
     os.close(go)
     os.close(hold)
     os.waitpid(child, 0)
