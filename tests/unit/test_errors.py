@@ -26,6 +26,11 @@ TABLE = {
         ("kw.toml", "'many'"),
         "Give a number.",
     ),
+    "BadInput": (
+        ("--case", "'big' is no size", "Write '4x64 fp32'."),
+        ("--case", "'big'"),
+        "Write '4x64 fp32'.",
+    ),
     "NotFound": (
         ("Model file", Path("/m.py"), "Check the path."),
         ("Model file", "'/m.py'"),
@@ -75,6 +80,11 @@ TABLE = {
         ("GPU 0", "the clock stood still"),
         ("GPU 0", "the clock stood still"),
         "Free the device and run `kernelwright doctor --calibrate`.",
+    ),
+    "UnfairClock": (
+        ("cpu:0 (a CPU)", 14),
+        ("cpu:0 (a CPU)", "14 fresh pairs", "Nothing is kept"),
+        "Stop other work on the machine and run again.",
     ),
 }
 

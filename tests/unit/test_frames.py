@@ -52,7 +52,12 @@ BIG = st.integers(0, 1 << 62)
 PLAIN_MESSAGES = st.one_of(
     st.builds(Progress, text=TEXT),
     st.builds(Fault, error=TEXT, message=TEXT, trace=TEXT),
-    st.builds(Disqualified, status=st.sampled_from(Status), reason=TEXT),
+    st.builds(
+        ComparisonAnswer,
+        results=st.tuples(
+            st.builds(Disqualified, candidate_hash=TEXT, status=st.sampled_from(Status), reason=TEXT)
+        ),
+    ),
 )
 
 
@@ -107,11 +112,11 @@ def test_questions_and_answers_of_the_judge_come_back_unchanged(make):
             threads=2, max_pairs=60, alpha=0.001, hidden_shapes=8, cache_folder="/c", blob_folder="/b"
         ),
         Evaluate(problem=problem, candidate=candidate, profile=Profile.KEEP),
-        Compare(problem=problem, incumbent=make.baseline(), challenger=candidate),
+        Compare(problem=problem, incumbent=make.baseline(), challengers=(candidate,)),
     ]
     answered = [
         EvaluationAnswer(evaluation=make.evaluation(candidate, problem)),
-        ComparisonAnswer(comparison=make.comparison(make.baseline(), candidate, problem)),
+        ComparisonAnswer(results=(make.comparison(make.baseline(), candidate, problem),)),
     ]
     assert read_all(b"".join(map(pack, asked)), JUDGE_REQUEST) == asked
     assert read_all(b"".join(map(pack, answered)), JUDGE_ANSWER) == answered
@@ -184,7 +189,7 @@ def test_body_that_is_no_message_is_a_bad_frame(body):
 
 def test_number_that_is_none_is_a_bad_frame(make):
     found = make.comparison(make.baseline(), make.candidate(), make.problem())
-    text = ComparisonAnswer(comparison=found).model_dump_json()
+    text = ComparisonAnswer(results=(found,)).model_dump_json()
     for word in ("NaN", "Infinity", "-Infinity"):
         body = text.replace('"e_faster":1200.0', f'"e_faster":{word}').encode()
         assert body != text.encode()

@@ -38,7 +38,7 @@ def test_baseline_under_quick_is_not_kept(arms, make):
 @pytest.mark.parametrize("failed", Stage)
 def test_rejected_candidate_is_not_kept_and_the_stage_is_named(arms, make, failed):
     problem, _, challenger = arms
-    verdict = make.evaluation(challenger, problem, failed=failed)
+    verdict = make.evaluation(challenger, problem, failed=failed, profile=Profile.SHIP)
     decision = gate.rejected(verdict)
     assert not decision.kept
     assert decision.reason == f"wrong at {failed.value}: out differs by 3 ulp"
@@ -47,9 +47,36 @@ def test_rejected_candidate_is_not_kept_and_the_stage_is_named(arms, make, faile
 
 def test_candidate_disqualified_while_timed_is_not_kept(arms, make):
     problem, _, challenger = arms
-    found = Disqualified(status=Status.WRONG, reason="the challenger failed while it was timed: out differs")
+    reason = "the challenger failed while it was timed: out differs"
+    found = Disqualified(candidate_hash=challenger.hash, status=Status.WRONG, reason=reason)
     decision = gate.disqualified(make.evaluation(challenger, problem), found)
-    assert (decision.kept, decision.reason) == (False, found.reason)
+    assert (decision.kept, decision.reason) == (False, f"wrong: {reason}")
+
+
+def test_only_a_winner_that_is_faster_again_is_confirmed(arms, make):
+    problem, baseline, challenger = arms
+    verdict = make.evaluation(challenger, problem, profile=Profile.SHIP)
+    found = gate.confirmed(verdict, make.comparison(baseline, challenger, problem, starts=3))
+    assert (found.kept, found.reason.split(":")[0]) == (True, "confirmed in 3 separate starts; proven faster")
+    unproven = make.comparison(baseline, challenger, problem, outcome=Outcome.NOT_PROVEN)
+    assert not gate.confirmed(verdict, unproven).kept
+
+
+def test_keep_whose_gain_is_not_there_against_the_baseline_is_rolled_back(arms, make):
+    problem, baseline, challenger = arms
+    decision = gate.rolled_back(
+        make.evaluation(challenger, problem), make.comparison(baseline, challenger, problem)
+    )
+    assert (decision.kept, "not the product of the claims" in decision.reason) == (False, True)
+
+
+def test_case_that_got_slower_is_named(arms, make):
+    problem, baseline, challenger = arms
+    slower = make.comparison(
+        baseline, challenger, problem, outcome=Outcome.NOT_FASTER, slower_case="rmsnorm 4x64 fp32"
+    )
+    reason = gate.decide(make.evaluation(challenger, problem), slower).reason
+    assert reason.startswith("slower on rmsnorm 4x64 fp32: ")
 
 
 @pytest.mark.parametrize("profile", [Profile.KEEP, Profile.SHIP])

@@ -755,6 +755,20 @@ def test_a_reverted_candidate_leaves_the_best_where_it_was() -> None:
     assert (best_now.candidate_hash, best_now.ratio) == (best.hash, 1.0)
 
 
+def test_a_reverted_title_holder_gives_the_title_back() -> None:
+    problem = a_problem()
+    first, kept = judged(problem, 0, None)
+    second, tried = judged(problem, 1, first)
+    verdict = tried[-1]
+    assert isinstance(verdict, Decided)
+    reverted = Decided(decision=verdict.decision.model_copy(update={"kept": False}))
+    story = [ProblemFound(problem=problem), *kept, *tried]
+    for bodies, holder in ((story, second), ([*story, verdict], second), ([*story, reverted], first)):
+        best = summed(bodies).problems[problem.hash].best
+        assert best is not None
+        assert best.candidate_hash == fold(bodies).best[problem.hash] == holder.hash
+
+
 def test_a_run_that_compares_and_never_decides_keeps_a_small_summary() -> None:
     problem = a_problem()
     first, events = judged(problem, 0, None)

@@ -16,6 +16,7 @@ from kernelwright.core.stats import (
     hodges_lehmann,
     mad,
     quantile,
+    ratchet_agrees,
     sign_evidence,
     sign_of,
     standing,
@@ -259,3 +260,24 @@ def test_equal_arms_on_a_drifting_machine_are_kept_no_more_often_than_alpha_allo
             log_ratios.append(rng.choice((-1, 1)) * 0.02 * math.exp(level))
         kept += standing(log_ratios, rule).outcome is Outcome.FASTER
     assert kept / runs <= alpha
+
+
+def test_gain_of_the_whole_does_not_hide_a_case_that_got_slower():
+    reached = standing([0.10] * 20, PLAIN, [[0.30] * 20, [-0.05] * 20])
+    assert (reached.outcome, reached.slower_case) == (Outcome.NOT_FASTER, 1)
+    assert standing([0.10] * 20, PLAIN, [[0.30] * 20, [0.0] * 20]).outcome is Outcome.FASTER
+
+
+def test_keep_waits_until_a_loss_is_ruled_out_on_every_case():
+    wavering = [0.05, -0.05] * 200
+    reached = standing([0.10] * 30, PLAIN, [[0.30] * 30, wavering[:30]])
+    assert (reached.outcome, reached.e_faster >= 1000) == (None, True)
+    cleared = wavering[:13] + [0.05] * 30
+    assert standing([0.10] * 43, PLAIN, [[0.30] * 43, cleared]).outcome is Outcome.FASTER
+
+
+def test_ratchet_agrees_only_if_the_direct_gain_can_be_the_product_of_the_claims():
+    claims = [(1.05, 1.07)] * 5
+    assert ratchet_agrees((1.30, 1.36), claims)
+    assert not ratchet_agrees((1.01, 1.20), claims)
+    assert not ratchet_agrees((1.45, 1.60), claims)

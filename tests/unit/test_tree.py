@@ -153,6 +153,19 @@ def test_pointer_can_move_back_without_anything_being_lost(story, make):
     assert len(tree.nodes) == 4
 
 
+def test_title_falls_back_when_its_holder_is_reverted(story):
+    base, faster = story["candidates"]["base"].hash, story["candidates"]["faster"].hash
+    problem = story["problem"].hash
+    tree = fold(story["bodies"])
+    assert tree.titles == {problem: [base, faster]}
+    tree.apply(decided(story["verdicts"]["faster"], kept=True))
+    assert tree.titles == {problem: [base, faster]}
+    tree.apply(decided(story["verdicts"]["faster"], kept=False))
+    assert (tree.titles, tree.best) == ({problem: [base]}, {problem: base})
+    tree.apply(decided(story["verdicts"]["base"], kept=False))
+    assert tree.best == {}
+
+
 def test_same_candidate_proposed_twice_is_one_node(story, make):
     base, problem = story["candidates"]["base"], story["problem"]
     twin = make.candidate("faster", note="another author, same source", parents=(base.hash,))

@@ -58,6 +58,35 @@ class Distribution(StrEnum):
     """Normal with 95 % exact zeros."""
     INTEGER = "integer"
     """Small integers, so that every partial sum is exact in the op's own precision."""
+    WIDE = "wide"
+    """Log-normal magnitudes over many powers of two, both signs."""
+    CANCELLING = "cancelling"
+    """Neighbours that cancel to a small rest."""
+    DENORMAL = "denormal"
+    """Values below the smallest normal number of their type."""
+    ALTERNATING = "alternating"
+    """Nearly one magnitude, the sign changing from element to element."""
+    OUTLIERS = "outliers"
+    """Normal with one element in a hundred far outside."""
+    EQUAL = "equal"
+    """Every row has one value of its own throughout."""
+    SORTED = "sorted"
+    """Normal, ascending along each row."""
+    NEAR_MAX = "near_max"
+    """Magnitudes near the largest the op can take without overflow."""
+
+
+class Layout(StrEnum):
+    """How the tensors of a case may lie in memory besides densely and well aligned."""
+
+    OFFSET = "offset"
+    """Dense, the first element 1, 2, 4 or 8 elements behind an aligned address."""
+    ROW_STRIDED = "row_strided"
+    """Last axis dense, rows further apart than they are long, outer axes in another order."""
+    TRANSPOSED = "transposed"
+    """Last two axes exchanged in memory; a vector with a gap between its elements."""
+    BROADCAST = "broadcast"
+    """One row stands for all of them: stride zero on the first axis."""
 
 
 class TensorSpec(Frozen):

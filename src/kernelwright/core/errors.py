@@ -44,6 +44,13 @@ class BadConfig(KernelwrightError):
         super().__init__(f"{where}: {problem}. {remedy}")
 
 
+class BadInput(KernelwrightError):
+    """A file or a word on the command line that cannot be what it was given as."""
+
+    def __init__(self, what: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{what}: {problem}. {remedy}")
+
+
 class NotFound(KernelwrightError):
     """A file or folder that is not there."""
 
@@ -166,4 +173,14 @@ class CalibrationFailed(KernelwrightError):
         super().__init__(
             f"The ceilings of {device} could not be measured: {detail}. Free the device and run "
             "`kernelwright doctor --calibrate`."
+        )
+
+
+class UnfairClock(KernelwrightError):
+    """A candidate was proven faster than itself: nothing may be kept on this machine as it is."""
+
+    def __init__(self, device: str, pairs: int) -> None:
+        super().__init__(
+            f"The clock on {device} favours one side: a candidate beat itself in {pairs} fresh pairs. "
+            "Nothing is kept. Stop other work on the machine and run again."
         )

@@ -6,6 +6,7 @@ Two dialects share nothing but their strictness:
   nothing that could carry a verdict.
 """
 
+import socket
 import struct
 from enum import IntEnum
 from typing import IO, NamedTuple, TypeVar
@@ -57,6 +58,17 @@ def read_exactly(stream: IO[bytes], count: int) -> bytes:
     return b"".join(parts)
 
 
+def receive_exactly(channel: socket.socket, count: int) -> bytes:
+    """Return that many bytes of a socket; an end before that is an EOFError."""
+    parts, missing = [], count
+    while missing:
+        if not (part := channel.recv(missing)):
+            raise EOFError(f"the channel ended {missing} bytes short of {count}")
+        parts.append(part)
+        missing -= len(part)
+    return b"".join(parts)
+
+
 def read_message(stream: IO[bytes], kind: TypeAdapter[Message]) -> Message | None:
     """Return the next message of a stream, None at its clean end."""
     header = read_exactly(stream, HEADER.size)
@@ -87,7 +99,13 @@ class Word(IntEnum):
     DECLINED = 3
     """The kernel returned a named refusal for call n; the code says which."""
     FAILED = 4
-    """The artefact could not be loaded or raised on call n."""
+    """The artefact could not be loaded or raised on call n; the code says whether for want of memory."""
+
+
+NO_MEMORY = 1
+"""Code of a FAILED reply: an allocation was refused."""
+DELEGATED = 0xDE
+"""Code of a DECLINED reply: the framework's own operators did the work. A runner can only accuse itself."""
 
 
 class Reply(NamedTuple):

@@ -1,10 +1,10 @@
 """What the processes of one run say to each other, as frames of `core/frames`.
 
-engine -> judge: `Evaluate`, `Compare`; judge -> engine: `Progress`, then `Evaluated`-like answers or `Fault`.
+engine -> judge: `Describe`, `Evaluate`, `Compare`; judge -> engine: `Progress`, then an answer or `Fault`.
 judge -> builder: `BuildRequest`; builder -> judge: `BuildReply`.
 judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`;
 runner -> judge: only the 16-byte replies of `core/frames`.
-judge -> reference: `ReferenceRequest`; reference -> judge: `ReferenceDone`.
+judge -> reference: `ReferenceRequest`, `Describe`; reference -> judge: `ReferenceDone`, `Described`.
 engine -> model: `TraceModel`, `VerifyModel`; model -> engine: `ModelTraced`, `ModelTimed` or `Fault`.
 """
 
@@ -14,6 +14,7 @@ from pydantic import Field, TypeAdapter
 
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, TensorSpec
+from kernelwright.core.device import Ceilings
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import KernelUnit, LaunchPlan
 from kernelwright.core.ports import BuildResult
@@ -51,6 +52,12 @@ class JudgeSettings(Frozen):
     """Where built artefacts are kept between runs."""
     blob_folder: str
     """Where the artefacts and logs of this run are kept."""
+    ceilings: Ceilings | None = None
+    """What the device was measured to reach; floors are known only with it."""
+    gate_pairs: int = Field(default=14, ge=0)
+    """Heats of a candidate against itself before anything is compared: 13 of one sign in a row would be proof."""
+    guards_off: bool = False
+    """Tests only: let what the static guards would refuse run, to see that it fails there too."""
 
 
 class Evaluate(Frozen):
@@ -62,13 +69,25 @@ class Evaluate(Frozen):
     profile: Profile
 
 
+class Describe(Frozen):
+    """Ask what a user's module is: the judge hands it on to the reference, the one process that may load it."""
+
+    type: Literal["describe"] = "describe"
+    reference: str
+    """`file:PATH#SHA256` of a file with `Model`, `get_inputs` and `get_init_inputs`."""
+
+
 class Compare(Frozen):
-    """Ask for a paired comparison."""
+    """Ask for a paired comparison of challengers with the incumbent, all in the same heats."""
 
     type: Literal["compare"] = "compare"
     problem: Problem
     incumbent: Candidate
-    challenger: Candidate
+    challengers: tuple[Candidate, ...] = Field(min_length=1)
+    earlier: tuple[Comparison | None, ...] = ()
+    """Per challenger what was compared before: its evidence is continued, never started anew."""
+    confirm: bool = False
+    """Draw the heats from several separately started parents; what is published comes from here."""
 
 
 class EvaluationAnswer(Frozen):
@@ -78,25 +97,40 @@ class EvaluationAnswer(Frozen):
     evaluation: Evaluation
 
 
-class ComparisonAnswer(Frozen):
-    """The comparison."""
+class Described(Frozen):
+    """A user's module as a case."""
 
-    type: Literal["comparison"] = "comparison"
-    comparison: Comparison
+    type: Literal["described"] = "described"
+    case: Case | None = None
+    """Its recorded sizes; None if it cannot be judged."""
+    init_inputs: str = "[]"
+    """Arguments of its constructor, as Python writes them."""
+    error: str = ""
+    """Why it cannot be judged."""
 
 
 class Disqualified(Frozen):
     """A candidate that passed every stage failed while it was being timed."""
 
     type: Literal["disqualified"] = "disqualified"
+    candidate_hash: str
+    """Which: the challenger, or the incumbent itself."""
     status: Status
     reason: str
 
 
-JudgeRequest = Annotated[JudgeSettings | Evaluate | Compare, Field(discriminator="type")]
+class ComparisonAnswer(Frozen):
+    """One result per challenger, in order."""
+
+    type: Literal["comparison"] = "comparison"
+    results: tuple[Comparison | Disqualified, ...]
+
+
+JudgeRequest = Annotated[JudgeSettings | Describe | Evaluate | Compare, Field(discriminator="type")]
 JUDGE_REQUEST: TypeAdapter[JudgeRequest] = TypeAdapter(JudgeRequest)
 JudgeAnswer = Annotated[
-    Progress | Fault | EvaluationAnswer | ComparisonAnswer | Disqualified, Field(discriminator="type")
+    Progress | Fault | Described | EvaluationAnswer | ComparisonAnswer,
+    Field(discriminator="type"),
 ]
 JUDGE_ANSWER: TypeAdapter[JudgeAnswer] = TypeAdapter(JudgeAnswer)
 
@@ -153,6 +187,11 @@ class Job(Frozen):
     backend: str
     cases: tuple[Case, ...]
     calls: tuple[Call, ...]
+    device: int | None = None
+    """Number of the GPU whose memory the buffers lie in; None on a CPU."""
+    input_bytes: int = Field(default=0, ge=0)
+    output_bytes: int = Field(default=0, ge=0)
+    """Sizes of the two there."""
 
 
 class Run(Frozen):
@@ -184,6 +223,9 @@ class DeviceJob(Frozen):
     calls: tuple[Call, ...]
     plans: tuple[LaunchPlan | None, ...]
     """Per case what to launch; None for a case only baselines run."""
+    input_bytes: int = Field(ge=0)
+    output_bytes: int = Field(ge=0)
+    """Sizes of the judge's memory on the GPU, handed over as descriptors."""
 
 
 class TimedArm(Frozen):
@@ -199,19 +241,19 @@ class TimedArm(Frozen):
     """Source of a baseline with `kernel_fn`."""
     mode: str = "default"
     """Mode of torch.compile."""
+    calls: tuple[int, ...] = Field(min_length=1)
+    """The job's calls it runs, all of one case; buffers of its own, alike in content for every arm."""
 
 
 class Time(Frozen):
-    """Time arms in captured graphs over all calls of one case, interleaved; seconds go into the third slab."""
+    """Load the arms anew in the order given, capture each in a graph, replay them; seconds go into the times slab."""
 
     type: Literal["time"] = "time"
-    case: int = Field(ge=0)
-    """Index into the job's cases."""
-    arms: tuple[TimedArm, ...]
-    rounds: int = Field(ge=1)
+    arms: tuple[TimedArm, ...] = Field(min_length=1)
+    order: tuple[int, ...] = Field(min_length=1)
+    """Which arm each replay is of: there and back in random order, again and again."""
     repeats: int = Field(ge=1)
     """How often one graph goes over all calls: short kernels need many to drown the launch of the graph itself."""
-    seed: int
     number: int = Field(default=0, ge=0)
 
 
@@ -225,6 +267,11 @@ class Spawn(Frozen):
     type: Literal["spawn"] = "spawn"
     folder: str
     """Working folder of the runner, its own."""
+    memory_bytes: int = Field(default=8 << 30, ge=0)
+    """How much it may allocate on top of what it is born with; 0 sets no limit, because a GPU's driver reserves
+    addresses without end."""
+    kind: Literal["runner", "launcher"] = "runner"
+    """What to be: a candidate's own process, or the trusted launcher of plans."""
 
 
 class Reap(Frozen):
@@ -239,24 +286,41 @@ NURSERY_ORDER: TypeAdapter[NurseryOrder] = TypeAdapter(NurseryOrder)
 
 
 class Spawned(Frozen):
-    """A runner lives."""
+    """A runner lives, and is shut in."""
 
-    pid: int
+    pid: int = Field(ge=0)
+    """Its number as the judge counts; 0 if it died before it was shut in."""
+    sandbox: str = ""
+    """Names of the layers around it."""
 
 
 class Reaped(Frozen):
     """How a runner ended, as `os.waitstatus_to_exitcode` tells it: negative for a signal."""
 
     exit_code: int
+    peak_bytes: int = Field(default=0, ge=0)
+    """Most memory it ever held."""
 
 
 SPAWNED: TypeAdapter[Spawned] = TypeAdapter(Spawned)
 REAPED: TypeAdapter[Reaped] = TypeAdapter(Reaped)
 
 
+RESULT_ALIGNMENT = 16
+
+
+def result_offsets(specs: tuple[TensorSpec, ...]) -> tuple[int, ...]:
+    """Return where each result lies in its slab, and behind the last one the size of the whole."""
+    ends = [0]
+    for spec in specs:
+        ends.append(ends[-1] + -(-spec.nbytes // RESULT_ALIGNMENT) * RESULT_ALIGNMENT)
+    return tuple(ends)
+
+
 class ReferenceRequest(Frozen):
     """Ask the reference for one call's answers; input and result slabs ride along as descriptors."""
 
+    type: Literal["answer"] = "answer"
     op: str
     reference: str | None
     case: Case
@@ -264,7 +328,10 @@ class ReferenceRequest(Frozen):
     device: str = "cpu"
     """Where the framework's own answer is computed: the device the problem is about."""
     results: tuple[TensorSpec, ...]
-    """Per output: the float64 answer, the framework's answer, the error scale, one after the other in the slab."""
+    """Per output: the float64 answer, the framework's answer, the error scale, in the slab at `result_offsets`."""
+    input_bytes: int = Field(default=0, ge=0)
+    result_bytes: int = Field(default=0, ge=0)
+    """Sizes of the two, where they lie in the memory of a GPU."""
 
 
 class ReferenceDone(Frozen):
@@ -274,8 +341,10 @@ class ReferenceDone(Frozen):
     """What the reference raised, if it did."""
 
 
-REFERENCE_REQUEST: TypeAdapter[ReferenceRequest] = TypeAdapter(ReferenceRequest)
+ReferenceOrder = Annotated[ReferenceRequest | Describe, Field(discriminator="type")]
+REFERENCE_ORDER: TypeAdapter[ReferenceOrder] = TypeAdapter(ReferenceOrder)
 REFERENCE_DONE: TypeAdapter[ReferenceDone] = TypeAdapter(ReferenceDone)
+DESCRIBED: TypeAdapter[Described] = TypeAdapter(Described)
 
 
 class TraceModel(Frozen):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from pydantic import Field
 
 from kernelwright.core.candidate import Author, Candidate, ParamValue
-from kernelwright.core.case import Case, Distribution, DType
+from kernelwright.core.case import Case, Distribution, DType, Layout
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work
 from kernelwright.core.tree import Tree
-from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
+from kernelwright.core.verdict import Comparison, Evaluation, NullModel, Profile, Status
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,12 @@ class Op(Protocol):
     """One line: what it computes."""
     DTYPES: tuple[DType, ...]
     """Types a candidate must serve."""
+    REQUIRED_LAYOUTS: tuple[Layout, ...]
+    """Ways of lying in memory a candidate must serve; of others it may decline."""
+    NULL_EXCEPTIONS: Mapping[NullModel, str]
+    """Null models that do not apply to it, and why; all others must fail on its cases."""
+    ROUNDED_INTERMEDIATES: int
+    """Intermediates the framework rounds to the type of the output; a candidate may do the same."""
 
     def case(self, axes: Mapping[str, int], dtype: DType, scalars: Scalars | None = None) -> Case:
         """Return the case of that size, tensors contiguous."""
@@ -58,6 +64,30 @@ class Op(Protocol):
 
     def error_scale(self, inputs: Tensors, scalars: Scalars) -> tuple["Tensor", ...]:
         """Return, per output element, the magnitude its rounding error is measured against (float64 inputs)."""
+        ...
+
+    def depth(self, case: Case) -> int:
+        """Return how many roundings of fp32 may pile up in an output element, in units of its error scale."""
+        ...
+
+    def exact_inputs(self, case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+        """Return inputs whose answer is known, and by how many roundings an honest answer may miss it.
+
+        Consecutive seeds go through the kinds of such points; None if this case has none of the seed's kind. A miss of
+        0 means bit-equal to the float64 result rounded once.
+        """
+        ...
+
+    def special_inputs(self, case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+        """Return inputs with NaN, infinities and -0.0, each with a few words on what was planted where."""
+        ...
+
+    def other_scalars(self, case: Case) -> list[dict[str, bool | int | float]]:
+        """Return changes of scalars, legal for the same inputs, under which the answer is another one."""
+        ...
+
+    def growth_cases(self, dtype: DType) -> Sequence[Case]:
+        """Return cases that differ only in the length of the reduction, shortest first; none if nothing is reduced."""
         ...
 
     def work(self, case: Case) -> Work:
@@ -90,7 +120,12 @@ class BuildResult(Frozen):
 
 
 class Backend(Protocol):
-    """A language: one file of `backends/`. Tier A also offers `compile_unit`, tier B `build` and `load`."""
+    """A language: one file of `backends/`. Tier A also offers `compile_unit`, tier B `build` and `bind`.
+
+    Where host code could hand the work to a library, it offers `delegates(source)`: why the work is not done by a
+    kernel of the file's own, or None. Where a CPU can only interpret it, it offers `interprets(source)` and
+    `interpretable(case)`: whether it does, and why a case cannot be put to the interpreter.
+    """
 
     SUMMARY: str
     """One line: language and where it runs."""

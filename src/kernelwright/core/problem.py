@@ -17,7 +17,7 @@ class Problem(Noun):
     device: Device
     """Where it must be fast."""
     reference: str | None = None
-    """`module:qualname` or blob of the captured region if the reference is not the op's own."""
+    """`module:qualname`, `file:PATH#SHA256` or blob of the captured region if the reference is not the op's own."""
     count: int = Field(default=1, ge=1)
     """How often the region occurs in the model; no part of the identity."""
     share: float = Field(default=1.0, ge=0, le=1)

@@ -115,6 +115,10 @@ class KeepRule:
     """Probability of giving up on a challenger that has the wanted gain."""
     max_pairs: int = 400
     """Pairs after which the comparison ends as not proven."""
+    case_margin: float = 0.02
+    """Loss no single case may show: a keep needs more than this ruled out on every case."""
+    case_alpha: float = 0.05
+    """Probability of ruling it out, or of finding it, by mistake on one case."""
 
 
 @dataclass(frozen=True)
@@ -125,25 +129,40 @@ class Standing:
     """None while more pairs are needed."""
     e_faster: float
     e_not_faster: float
+    slower_case: int | None = None
+    """Place of a case proven slower by more than the margin; it ends the comparison whatever the others gain."""
 
 
-def standing(log_ratios: Sequence[float], rule: KeepRule) -> Standing:
+def standing(log_ratios: Sequence[float], rule: KeepRule, cases: Sequence[Sequence[float]] = ()) -> Standing:
     """Return what the pairs so far prove: ln(incumbent time / challenger time), one number per fresh pair.
 
-    Both processes are stopped at the first crossing, so the result of a prefix never changes when pairs are added
-    after it.
+    `cases` holds the same per case, pair by pair. Everything stops at the first crossing, so the result of a prefix
+    never changes when pairs are added after it.
     """
-    low, high = math.log1p(rule.smallest_gain), math.log1p(rule.wanted_gain)
+    low, high, margin = (
+        math.log1p(gain) for gain in (rule.smallest_gain, rule.wanted_gain, rule.case_margin)
+    )
     faster, futile = SignEvidence(), SignEvidence()
-    outcome: Outcome | None = None
-    for value in log_ratios[: rule.max_pairs]:
+    slower, cleared = [SignEvidence()] * len(cases), [SignEvidence()] * len(cases)
+    is_faster = False
+    for number, value in enumerate(log_ratios[: rule.max_pairs]):
         faster, futile = faster.after(sign_of(value - low)), futile.after(sign_of(high - value))
-        if faster.value >= 1 / rule.alpha:
-            outcome = Outcome.FASTER
-        elif futile.value >= 1 / rule.beta:
-            outcome = Outcome.NOT_FASTER
-        if outcome is not None:
-            break
-    if outcome is None and len(log_ratios) >= rule.max_pairs:
-        outcome = Outcome.NOT_PROVEN
+        for place, values in enumerate(cases):
+            slower[place] = slower[place].after(sign_of(-margin - values[number]))
+            cleared[place] = cleared[place].after(sign_of(values[number] + margin))
+            if slower[place].value >= 1 / rule.case_alpha:
+                return Standing(Outcome.NOT_FASTER, faster.value, futile.value, place)
+        # Crossed once is crossed: the bound holds at any stopping time.
+        is_faster = is_faster or faster.value >= 1 / rule.alpha
+        if is_faster and all(one.value >= 1 / rule.case_alpha for one in cleared):
+            return Standing(Outcome.FASTER, faster.value, futile.value)
+        if not is_faster and futile.value >= 1 / rule.beta:
+            return Standing(Outcome.NOT_FASTER, faster.value, futile.value)
+    outcome = Outcome.NOT_PROVEN if len(log_ratios) >= rule.max_pairs else None
     return Standing(outcome, faster.value, futile.value)
+
+
+def ratchet_agrees(direct: tuple[float, float], claims: Sequence[tuple[float, float]]) -> bool:
+    """Tell whether the directly measured gain of many keeps (an interval) can be the product of their claims."""
+    low, high = math.prod(claim[0] for claim in claims), math.prod(claim[1] for claim in claims)
+    return direct[0] <= high and low <= direct[1]

@@ -47,8 +47,9 @@ class Tree:
     problems: dict[str, Problem] = field(default_factory=dict)
     nodes: dict[tuple[str, str], Node] = field(default_factory=dict)
     """Node by (problem hash, candidate hash): the same source may serve two problems."""
-    best: dict[str, str] = field(default_factory=dict)
-    """Candidate hash by problem hash: a pointer, nothing is undone on disk."""
+    titles: dict[str, list[str]] = field(default_factory=dict)
+    """Candidate hashes by problem hash that were kept and not reverted since, oldest first: the first is the baseline,
+    the last is the best. Nothing is undone on disk."""
     lessons: list[Lesson] = field(default_factory=list)
     verified: ModelVerified | None = None
     events: int = 0
@@ -68,8 +69,7 @@ class Tree:
                 self._node(comparison.problem_hash, comparison.challenger_hash).comparisons.append(comparison)
             case Decided(decision=decision):
                 self._node(decision.problem_hash, decision.candidate_hash).decision = decision
-                if decision.kept:
-                    self.best[decision.problem_hash] = decision.candidate_hash
+                self._decide(decision)
             case ProblemFound(problem=problem):
                 self.problems[problem.hash] = problem
             case LessonLearnt(lesson=lesson):
@@ -82,6 +82,21 @@ class Tree:
                 self.ended = body
             case _:
                 pass
+
+    @property
+    def best(self) -> dict[str, str]:
+        """Return the candidate hash of the best by problem hash."""
+        return {problem: held[-1] for problem, held in self.titles.items() if held}
+
+    def _decide(self, decision: Decision) -> None:
+        """Give the title, or take it away: it falls back to whoever held it before."""
+        held = self.titles.setdefault(decision.problem_hash, [])
+        if decision.kept and decision.candidate_hash in held:
+            del held[held.index(decision.candidate_hash) + 1 :]
+        elif decision.kept:
+            held.append(decision.candidate_hash)
+        elif decision.candidate_hash in held:
+            held.remove(decision.candidate_hash)
 
     def _add(self, body: CandidateProposed) -> None:
         key = (body.problem_hash, body.candidate.hash)

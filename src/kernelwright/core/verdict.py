@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from kernelwright.core.candidate import ParamValue
 from kernelwright.core.frozen import Frozen, Noun
 
-JUDGE_VERSION = "1"
+JUDGE_VERSION = "2"
 """Bumped when tolerances, stages, shapes or statistics change; records of two versions are never ranked together."""
 
 
@@ -71,14 +71,32 @@ class Stage(StrEnum):
     """Source to artefact in the builder's sandbox."""
     SMOKE = "smoke"
     """Small cases in every dtype, outputs poisoned, inputs checked afterwards."""
+    NULL_MODELS = "null_models"
+    """The problem itself: answers that are none, such as zeros, must fail on its cases."""
+    EXACTNESS = "exactness"
+    """Inputs whose answer is known to the bit, or to a few roundings."""
     SHAPE_SWEEP = "shape_sweep"
     """The problem's own cases and fresh hidden shapes."""
     STABILITY = "stability"
-    """Distributions that break unstable formulas."""
+    """Distributions that break unstable formulas; the error's growth with the length of a reduction."""
+    SPECIAL_VALUES = "special_values"
+    """NaN, infinities and -0.0 at the ends, at tile edges and at random: finite where float64 is, and only there."""
+    SENSITIVITY = "sensitivity"
+    """One element or scalar changed: the answer follows where it must and stays to the bit where it must not."""
     EDGE_CASES = "edge_cases"
     """Sizes 0 and 1, primes, tile sizes plus and minus one."""
+    LAYOUT = "layout"
+    """Odd base addresses, strided rows, transposed and broadcast tensors: right, or declined by name."""
+    ALIASING = "aliasing"
+    """Inputs that share their storage."""
     DETERMINISM = "determinism"
     """The same bits again in a fresh process over other memory."""
+    STATE = "state"
+    """The same bits after hundreds of mixed calls, at other addresses, with other content at the same address."""
+    REBUILD = "rebuild"
+    """A second build gives the same artefact, byte for byte."""
+    SANITIZER = "sanitizer"
+    """Small odd cases in a build that checks every memory access and every undefined operation."""
     TIMING = "timing"
     """Certified times of every case, the timed outputs checked."""
 
@@ -96,9 +114,30 @@ class Profile(StrEnum):
 
 REQUIRED_STAGES: dict[Profile, tuple[Stage, ...]] = {
     Profile.QUICK: (Stage.GUARDS, Stage.BUILD, Stage.SMOKE),
-    Profile.KEEP: tuple(Stage),
+    Profile.KEEP: tuple(stage for stage in Stage if stage not in (Stage.REBUILD, Stage.SANITIZER)),
     Profile.SHIP: tuple(Stage),
 }
+
+
+class NullModel(StrEnum):
+    """An answer that is none; a problem whose cases let one pass cannot be judged."""
+
+    ZEROS = "zeros"
+    """Nothing but zeros."""
+    CONSTANT = "constant"
+    """The mean of the answer to other inputs, everywhere."""
+    PASSED_THROUGH = "passed_through"
+    """An input of the same shape, untouched."""
+    PREVIOUS = "previous"
+    """The answer to other inputs."""
+    PERMUTED_ROWS = "permuted_rows"
+    """The right answer, its rows moved by one."""
+    DROPPED_TILE = "dropped_tile"
+    """The right answer, its last tile zero."""
+    DROPPED_TERMS = "dropped_terms"
+    """The answer to inputs of which half an axis was left out."""
+    LOWER_PRECISION = "lower_precision"
+    """The right answer in the next lower precision."""
 
 
 class StageResult(Frozen):
@@ -116,6 +155,8 @@ class StageResult(Frozen):
     """Why it failed, in one sentence."""
     failing_case: str | None = None
     """Label of the smallest failing case."""
+    failing_scalars: dict[str, bool | int | float] = Field(default_factory=dict)
+    """Its scalars: with the label they give the case again."""
 
 
 class CaseTiming(Frozen):
@@ -133,6 +174,8 @@ class CaseTiming(Frozen):
     """How many rounds were timed."""
     floor_us: float | None = None
     """Least time the hardware allows, if known."""
+    warm_us: float | None = None
+    """Median time of a call whose inputs are still in the cache, where that regime is measured."""
 
 
 class Timing(Frozen):
@@ -253,6 +296,8 @@ class CaseRatio(Frozen):
     """Median time of the incumbent in these rounds."""
     challenger_us: float = Field(gt=0)
     """Median time of the challenger in these rounds."""
+    times: tuple[tuple[float, float], ...] = ()
+    """Per pair what the two took: from here a later comparison of the same candidates goes on."""
 
 
 class Comparison(Noun):
@@ -288,6 +333,12 @@ class Comparison(Noun):
     """One log ratio per pair, in order: what the evidence was computed from."""
     clock: str = "judge-slope"
     """Whose clock, the same on both arms."""
+    starts: int = Field(default=1, ge=1)
+    """Separately started parents the pairs were born from; with several, each must show the gain."""
+    slower_case: str = ""
+    """Label of the case that ended the comparison: proven slower by more than no case may be."""
+    telemetry: dict[str, float] = Field(default_factory=dict)
+    """Medians over the pairs of what the machine tells of itself: load, clocks, power, temperature."""
 
     def identity(self) -> object:
         """Return both candidates, problem, device and judge version."""

@@ -54,6 +54,8 @@ class ProblemSummary(Frozen):
     """Decisions that reverted."""
     best: Best | None = None
     """The title holder; None before the first keep."""
+    earlier: tuple[Best, ...] = ()
+    """Who held the title before and was not reverted since, oldest first."""
 
 
 class OpenComparison(Frozen):
@@ -165,13 +167,19 @@ class Summary(Frozen):
         changes = counts | {"open_comparisons": still_open}
         if (problem := self.problems.get(key)) is None:
             return changes
-        best = problem.best
+        titles = problem.earlier + ((problem.best,) if problem.best else ())
+        hashes = [title.candidate_hash for title in titles]
+        place = hashes.index(decision.candidate_hash) if decision.candidate_hash in hashes else len(titles)
         if decision.kept:
-            best = _title(
-                best, decision.candidate_hash, self.open_comparisons.get(decision.comparison_hash or "")
-            )
+            compared = self.open_comparisons.get(decision.comparison_hash or "")
+            titles = (*titles[:place], _title(problem.best, decision.candidate_hash, compared))
+        else:
+            titles = titles[:place] + titles[place + 1 :]
         kept, reverted = problem.kept + kept, problem.reverted + 1 - kept
-        return changes | self._with(key, problem, kept=kept, reverted=reverted, best=best)
+        best = titles[-1] if titles else None
+        return changes | self._with(
+            key, problem, kept=kept, reverted=reverted, best=best, earlier=titles[:-1]
+        )
 
 
 def _title(before: Best | None, candidate_hash: str, compared: OpenComparison | None) -> Best:
