@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -20,9 +21,10 @@ import torch
 from pydantic import BaseModel, TypeAdapter
 
 import kernelwright
+from kernelwright.core import frames, plugins
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, ServiceDied
-from kernelwright.core.frames import HEADER, REPLY, Reply, Word, body_length, pack, parse, parse_reply
+from kernelwright.core.frames import HEADER, REPLY, Reply, Word, body_length, pack, parse
 from kernelwright.core.messages import (
     BUILD_REPLY,
     REAPED,
@@ -44,8 +46,12 @@ from kernelwright.judge.arena import Arena, Slab
 Message = TypeVar("Message")
 
 BUILD_SECONDS = 150
+END_SECONDS = 1.0
 LOG_BYTES = 8192
 TIMES_BYTES = 1 << 20
+SPARE_BYTES, FOOTPRINTS = 8 << 30, 4
+FULL_SHARE, OOM_KILL_SHARE = 0.9, 0.25
+"""Share of its budget a process held if memory is what ended it: by itself, or as the system's choice of victim."""
 PACKAGE_ROOT = Path(kernelwright.__file__).parents[1]
 
 
@@ -66,13 +72,15 @@ def _python(module: str, *arguments: str) -> list[str]:
 class Service:
     """A trusted child on the other end of a socket pair."""
 
-    def __init__(self, name: str, module: str, home: Path, threads: int) -> None:
+    def __init__(self, name: str, module: str, home: Path, threads: int, *arguments: str) -> None:
         self.name = name
+        self.sandbox = ""
+        """Names of the layers around the last runner born here, as that runner found them in force."""
         ours, theirs = socket.socketpair()
         self.channel = ours
         self.log = tempfile.TemporaryFile(dir=home)
         self.process = subprocess.Popen(
-            _python(module, str(theirs.fileno())),
+            _python(module, str(theirs.fileno()), *arguments),
             pass_fds=(theirs.fileno(),),
             env=child_environment(os.environ, PACKAGE_ROOT, home, threads),
             cwd=home,
@@ -89,8 +97,8 @@ class Service:
             frame = pack(message)
             sent = socket.send_fds(self.channel, [frame], descriptors)
             self.channel.sendall(frame[sent:])
-            header = _exactly(self.channel, HEADER.size)
-            return parse(_exactly(self.channel, body_length(header)), kind)
+            header = frames.receive_exactly(self.channel, HEADER.size)
+            return parse(frames.receive_exactly(self.channel, body_length(header)), kind)
         except (EOFError, ConnectionError) as error:
             raise ServiceDied(self.name, self._last_words()) from error
 
@@ -105,16 +113,6 @@ class Service:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.log.close()
-
-
-def _exactly(channel: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = channel.recv(count - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
 
 
 def build(request: BuildRequest, home: Path) -> BuildReply:
@@ -135,6 +133,10 @@ def build(request: BuildRequest, home: Path) -> BuildReply:
         late = BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no answer after {BUILD_SECONDS} s")
         return BuildReply(results=(late,) * wanted)
     finally:
+        # Asked first: it knows of processes that left its group. Then killed, whatever it did with the question.
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -161,6 +163,7 @@ class Runner:
         self.channel, self.theirs = socket.socketpair()
         self.pid = 0
         self.exit_code: int | None = None
+        self.memory_bytes = self.peak_bytes = 0
 
     def end(self) -> int:
         """Kill the process and return its exit code."""
@@ -179,7 +182,7 @@ class Runner:
         """Wait until the artefact is loaded."""
         reply = self._receive(timeout_s)
         if reply.word is not Word.READY:
-            raise Lost(Status.CRASHED, f"the artefact could not be loaded: {self.last_words()}")
+            raise Lost(_failed(reply), f"the artefact could not be loaded: {self.last_words()}")
 
     def run(self, first: int, count: int, timeout_s: float) -> float:
         """Execute calls and return the seconds from order to reply on the judge's own clock."""
@@ -209,10 +212,12 @@ class Runner:
         self._expect_done(reply)
 
     def _expect_done(self, reply: Reply) -> None:
+        if reply.word is Word.DECLINED and reply.code == frames.DELEGATED:
+            raise Lost(Status.DELEGATION, f"no kernel of its own did the work: {self.last_words()}")
         if reply.word is Word.DECLINED:
             raise Lost(Status.UNSUPPORTED, f"the kernel declined a legal case (refusal {reply.code})")
         if reply.word is Word.FAILED:
-            raise Lost(Status.CRASHED, f"the kernel raised: {self.last_words()}")
+            raise Lost(_failed(reply), f"the kernel raised: {self.last_words()}")
         if reply.word is not Word.DONE or reply.number != self.number:
             raise Lost(Status.PROTOCOL, f"reply {reply.word.name} {reply.number} to order {self.number}")
 
@@ -234,23 +239,40 @@ class Runner:
                 raise self._lost()
             data += part
         try:
-            return parse_reply(data)
+            return frames.parse_reply(data)
         except BadFrame as error:
             raise Lost(Status.PROTOCOL, str(error)) from error
 
     def _lost(self) -> Lost:
         """Return how the runner ended."""
         code = self.kill()
+        known = -code in signal.Signals.__members__.values()
+        name = signal.Signals(-code).name if known else f"signal {-code}" if code < 0 else f"code {code}"
+        if self._ran_out(code):
+            allowed = f"of {self.memory_bytes >> 20} MiB allowed, it held {self.peak_bytes >> 20} MiB"
+            return Lost(Status.OUT_OF_MEMORY, f"the runner ended with {name} for want of memory ({allowed})")
+        if name in ("SIGSEGV", "SIGBUS"):
+            return Lost(
+                Status.OUT_OF_BOUNDS, f"{name}: memory outside the buffers was touched, or an input written"
+            )
+        if name == "SIGXCPU":
+            return Lost(Status.TIMED_OUT, "the runner used up its processor time")
         if code < 0:
-            known = -code in signal.Signals.__members__.values()
-            name = signal.Signals(-code).name if known else f"signal {-code}"
-            if name in ("SIGSEGV", "SIGBUS"):
-                return Lost(
-                    Status.OUT_OF_BOUNDS,
-                    f"{name}: memory outside the buffers was touched, or an input written",
-                )
             return Lost(Status.CRASHED, f"the runner died with {name}")
-        return Lost(Status.CRASHED, f"the runner ended by itself with code {code}: {self.last_words()}")
+        return Lost(Status.CRASHED, f"the runner ended by itself with {name}: {self.last_words()}")
+
+    def _ran_out(self, code: int) -> bool:
+        """Tell whether memory was the cause of death.
+
+        Either the process had filled its budget, or the system killed a big one, or the C++ runtime ended it over an
+        exception it names in the log. The log decides nothing but which of two refusals it is.
+        """
+        if code >= 0 or not self.memory_bytes:
+            return False
+        share = self.peak_bytes / self.memory_bytes
+        if code == -signal.SIGABRT and "std::bad_alloc" in self.last_words():
+            return True
+        return share >= (OOM_KILL_SHARE if code == -signal.SIGKILL else FULL_SHARE)
 
     def kill(self) -> int:
         """Kill the runner's whole group, once, and return its exit code."""
@@ -265,64 +287,107 @@ class Runner:
         return self.log.read(400).decode(errors="replace").strip()
 
 
+@cache
+def _returns_outputs(backend: str) -> bool:
+    """Tell whether a language's host code returns its outputs; native code and plans write where they are told."""
+    module = plugins.load("backends", backend)
+    return bool(module.TIER == "B" and module.EXTENSION == ".py")
+
+
+def _failed(reply: Reply) -> Status:
+    return Status.OUT_OF_MEMORY if reply.code == frames.NO_MEMORY else Status.CRASHED
+
+
+def memory_budget(arena: Arena) -> int:
+    """Return how much a runner may allocate: several times its buffers, and room for what a kernel may keep beside."""
+    if arena.index is not None:
+        return 0
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(SPARE_BYTES, physical // 2) + FOOTPRINTS * (arena.inputs.nbytes + arena.outputs.nbytes)
+
+
 class ForkedRunner(Runner):
     """A runner born in the nursery: tier B on the CPU, one artefact."""
 
-    def __init__(self, nursery: Service, artefact: Path, backend: str, arena: Arena, home: Path) -> None:
+    def __init__(
+        self,
+        nursery: Service,
+        artefact: Path,
+        backend: str,
+        arena: Arena,
+        home: Path,
+        memory_bytes: int | None = None,
+    ) -> None:
         super().__init__(home)
         self.nursery = nursery
+        self.returns_outputs = _returns_outputs(backend)
+        self.memory_bytes = memory_budget(arena) if memory_bytes is None else memory_bytes
+        order = Spawn(folder=self.folder.name, memory_bytes=self.memory_bytes)
         artefact_fd = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC)
         inputs_fd = arena.inputs.read_only_descriptor()
         handed = [self.theirs.fileno(), artefact_fd, inputs_fd, arena.outputs.descriptor, self.log.fileno()]
         try:
-            self.pid = nursery.ask(Spawn(folder=self.folder.name), handed, SPAWNED).pid
+            born = nursery.ask(order, handed, SPAWNED)
         finally:
             self.theirs.close()
             os.close(artefact_fd)
             os.close(inputs_fd)
-        self._send(Job(backend=backend, cases=arena.cases, calls=arena.calls))
+        if not born.pid:
+            raise ServiceDied("nursery", f"a runner died before it was shut in: {self.last_words()}")
+        self.pid, nursery.sandbox = born.pid, born.sandbox
+        self._send(
+            Job(
+                backend=backend,
+                cases=arena.cases,
+                calls=arena.calls,
+                device=arena.index,
+                input_bytes=arena.inputs.nbytes,
+                output_bytes=arena.outputs.nbytes,
+            )
+        )
+
+    def collect(self, timeout_s: float) -> None:
+        """Have returned tensors copied; what returns none is not woken again, or it would go on working unseen."""
+        if self.returns_outputs:
+            super().collect(timeout_s)
 
     def end(self) -> int:
         """Have the nursery kill and reap it."""
-        return self.nursery.ask(Reap(pid=self.pid), [], REAPED).exit_code
+        reaped = self.nursery.ask(Reap(pid=self.pid), [], REAPED)
+        self.peak_bytes = reaped.peak_bytes
+        return reaped.exit_code
 
 
-class DeviceRunner(Runner):
-    """A GPU runner, started fresh: tier A, a plan per case."""
+class LaunchedRunner(Runner):
+    """The trusted launcher on a GPU, forked without a context: plans of tier A, and baselines."""
 
-    def __init__(self, job: DeviceJob, arena: Arena, home: Path, threads: int) -> None:
+    def __init__(self, nursery: Service, job: DeviceJob, arena: Arena, home: Path) -> None:
         super().__init__(home)
+        self.nursery = nursery
         self.times = Slab("times", TIMES_BYTES)
         inputs_fd = arena.inputs.read_only_descriptor()
-        handed = (self.theirs.fileno(), inputs_fd, arena.outputs.descriptor, self.times.descriptor)
-        self.process = subprocess.Popen(
-            _python("kernelwright.worker.device", *map(str, handed)),
-            pass_fds=handed,
-            env=child_environment(os.environ, PACKAGE_ROOT, home, threads),
-            cwd=self.folder.name,
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
-        self.pid = self.process.pid
-        self.theirs.close()
-        os.close(inputs_fd)
+        handed = [self.theirs.fileno(), inputs_fd, arena.outputs.descriptor, self.times.descriptor]
+        order = Spawn(folder=self.folder.name, kind="launcher", memory_bytes=0)
+        try:
+            born = nursery.ask(order, [*handed, self.log.fileno()], SPAWNED)
+        finally:
+            self.theirs.close()
+            os.close(inputs_fd)
+        if not born.pid:
+            raise ServiceDied("nursery", f"a launcher died before it could serve: {self.last_words()}")
+        self.pid, nursery.sandbox = born.pid, born.sandbox
         self._send(job)
 
-    def time(self, order: Time, timeout_s: float) -> list[list[float]]:
-        """Return the seconds of each replay per arm."""
+    def time(self, order: Time, timeout_s: float) -> list[float]:
+        """Return the seconds of each replay, in order."""
         self.number += 1
         self.signal(signal.SIGCONT)
         self._send(order.model_copy(update={"number": self.number}))
         self._expect_done(self._receive(timeout_s))
-        shape = (order.rounds, len(order.arms))
-        raw = self.times.bytes_view(0, shape[0] * shape[1] * 8).view(torch.float64).reshape(shape)
-        return raw.t().tolist()
+        seconds: list[float] = self.times.bytes_view(0, 8 * len(order.order)).view(torch.float64).tolist()
+        return seconds
 
     def end(self) -> int:
-        """Kill its whole group."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """Have the nursery kill and reap it."""
         self.times.close()
-        return self.process.wait()
+        return self.nursery.ask(Reap(pid=self.pid), [], REAPED).exit_code

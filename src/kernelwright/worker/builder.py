@@ -1,39 +1,138 @@
-"""The builder: one source in, one artefact in a folder out. Started fresh for every build."""
+"""The builder: one source in, one artefact in a folder out. Started fresh for every build.
+
+1. This process reads the request and never touches the source. It forks a second one into namespaces of its own.
+2. The second one shuts itself in with a folder in memory and builds there: a source can read the toolchain and its
+   own folder, whatever it includes, imports or runs while it is built.
+3. The first one copies out plain files, by descriptor and never through a link, and passes the answer on unread.
+"""
 
 import os
 import resource
+import shutil
+import signal
+import socket
+import stat
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from kernelwright.core import plugins
-from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import BUILD_REQUEST, BuildReply
+from kernelwright.core.errors import BadFrame
+from kernelwright.core.frames import HEADER, body_length, pack, read_exactly, read_message
+from kernelwright.core.messages import BUILD_REQUEST, BuildReply, BuildRequest
+from kernelwright.worker import libc, namespaces
+from kernelwright.worker.sandbox import Ground, Needs, close_door, own_folder, sweep
+from kernelwright.worker.seccomp import Rules
 
 MEMORY_BYTES = 24 << 30
 CPU_SECONDS = 240
 FILE_BYTES = 256 << 20
+FOLDER_BYTES = 1 << 30
+OPEN_FILES = 1024
+BOX = "box"
 
 
-def main() -> None:
-    """Answer one request on standard input."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    # Whatever a compiler prints must not reach the answer's channel.
-    answer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    request = read_message(sys.stdin.buffer, BUILD_REQUEST)
-    if request is None:
-        return
-    backend, folder = plugins.load("backends", request.backend), Path(request.folder)
+def _needs(folder: str, user: int) -> Needs:
+    return Needs(
+        folder=folder,
+        user=user,
+        folder_bytes=FOLDER_BYTES,
+        memory_bytes=MEMORY_BYTES,
+        cpu_seconds=CPU_SECONDS,
+        file_bytes=FILE_BYTES,
+        open_files=OPEN_FILES,
+    )
+
+
+def _build(request: BuildRequest) -> BuildReply:
+    backend, folder = plugins.load("backends", request.backend), Path(os.environ["HOME"])
     if request.units:
         results = [
             backend.compile_unit(request.source, unit, request.target, folder) for unit in request.units
         ]
     else:
         results = [backend.build(request.source, request.values, folder)]
-    write_message(answer, BuildReply(results=tuple(results)))
+    return BuildReply(results=tuple(results))
+
+
+def _be_second(request: BuildRequest, channel: socket.socket, first: int, own_user: bool | None) -> None:
+    """Shut this process in, show the first one the folder, build, and answer."""
+    try:
+        box = Path(request.folder, BOX)
+        box.mkdir()
+        ground = Ground.prepare(request.folder, own_user=bool(own_user))
+        needs = _needs(str(box), ground.user(first))
+        reached = own_folder(ground, needs, warded=own_user is not None)
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        socket.send_fds(channel, [b"."], [folder])
+        os.close(folder)
+        close_door(ground, needs, Rules(starts_processes=True), reached)
+        channel.sendall(pack(_build(request)))
+    except Exception:  # noqa: BLE001 - the worker's outermost frame
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def _copy_out(folder: int, target: Path) -> None:
+    """Copy the plain files of a folder; a link could name any file of ours, and is left where it is."""
+    for name in os.listdir(folder):
+        with suppress(OSError):
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with os.fdopen(descriptor, "rb") as source:
+                found = os.fstat(descriptor)
+                if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size <= FILE_BYTES:
+                    with (target / name).open("xb") as copy:
+                        shutil.copyfileobj(source, copy)
+
+
+def _end(*_: object) -> None:
+    """Take everything along that was started here."""
+    sweep([])
+    os.killpg(0, signal.SIGKILL)
+
+
+def main() -> None:
+    """Answer one request on standard input."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Whatever a compiler prints must not reach the answer's channel.
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    request = read_message(sys.stdin.buffer, BUILD_REQUEST)
+    if request is None:
+        return
+    libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+    libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, _end)
+    first, own_user = os.getpid(), namespaces.enter(namespaces.NEW_PIDS)
+    ours, theirs = socket.socketpair()
+    second = os.fork()
+    if not second:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        ours.close()
+        answer.close()
+        _be_second(request, theirs, first, own_user)
+    theirs.close()
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    reply = _reply(ours)
+    if not reply:
+        code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
+        raise SystemExit(f"the process that built ended with {code} and no answer")
+    sweep([])
+    for folder in descriptors:
+        _copy_out(folder, Path(request.folder))
+    answer.write(reply)
+    answer.flush()
+
+
+def _reply(channel: socket.socket) -> bytes:
+    """Return the second process's answer as it came, empty if it broke off."""
+    with channel.makefile("rb") as stream, suppress(BadFrame):
+        header = read_exactly(stream, HEADER.size)
+        if len(header) == HEADER.size:
+            return header + read_exactly(stream, body_length(header))
+    return b""
 
 
 if __name__ == "__main__":

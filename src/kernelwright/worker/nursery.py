@@ -1,89 +1,188 @@
 """The nursery: a fork server with torch already imported, so that a fresh runner costs milliseconds, not seconds.
 
-It runs no tensor operation (a child forked after one parallel op hangs in the OpenMP runtime) and no candidate code.
+1. It becomes the first process of a list of its own, enters its namespaces and puts up a root, before it imports
+   anything heavy: whatever ends it ends everything born here.
+2. It imports torch and the backends, and runs no tensor operation (a child forked after one parallel op hangs in the
+   OpenMP runtime) and no candidate code.
+3. Every runner is forked into a ward of its own, shuts itself in, says how far that went, and only then loads anything.
 Both arms of a comparison are born here, which keeps the process layout of the two alike.
 """
 
+import gc
 import os
+import resource
 import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 
-from kernelwright.core.frames import HEADER, body_length, pack, parse
+from kernelwright.core import plugins
+from kernelwright.core.environment import close_off
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.frames import HEADER, body_length, pack, parse, receive_exactly
 from kernelwright.core.messages import NURSERY_ORDER, Reap, Reaped, Spawn, Spawned
-from kernelwright.worker import runner
+from kernelwright.worker import libc, namespaces, runner
+from kernelwright.worker.sandbox import Ground, shut_in_launcher, sweep
+from kernelwright.worker.wards import Ward, Wards
 
 DESCRIPTORS = 5
 """Control socket, artefact, input slab, output slab, log."""
+MOST_LEVEL_BYTES = 1024
 
 
-def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
-    """Return one frame's body and the descriptors that came with it; empty at the end."""
-    first, descriptors, _, _ = socket.recv_fds(channel, HEADER.size, DESCRIPTORS)
-    if not first:
-        return b"", []
-    header = first + _exactly(channel, HEADER.size - len(first))
-    return _exactly(channel, body_length(header)), descriptors
+@dataclass
+class Nursery:
+    """What every runner is born from."""
 
+    channel: socket.socket
+    ground: Ground
+    wards: Wards | None
+    backends: Mapping[str, ModuleType]
+    living: dict[int, tuple[int, Ward | None]] = field(default_factory=dict)
+    """By the number the judge knows a runner by: its number here, and its ward."""
+    born: int = 0
 
-def _exactly(channel: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        part = channel.recv(count - len(data))
-        if not part:
-            raise SystemExit("nursery: the judge hung up inside a frame")
-        data += part
-    return data
-
-
-def _spawn(order: Spawn, descriptors: list[int], channel: socket.socket) -> int:
-    """Fork a runner that owns nothing but its descriptors."""
-    pid = os.fork()
-    if pid:
-        for descriptor in descriptors:
+    def spawn(self, order: Spawn, descriptors: list[int]) -> Spawned:
+        """Fork a runner that owns nothing but its descriptors; return once it is shut in."""
+        self.born += 1
+        ward = self.wards.enter() if self.wards else None
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if not pid:
+            self._be_runner(order, descriptors, writing)
+        if self.wards:
+            self.wards.leave()
+        for descriptor in (*descriptors, writing):
             os.close(descriptor)
-        return pid
-    try:
-        channel.close()
-        control, artefact, inputs, outputs, log = descriptors
+        with os.fdopen(reading, "rb") as said:
+            # Written before anything of the candidate is loaded; a runner that fails on the way says nothing.
+            number, _, level = said.read(MOST_LEVEL_BYTES).decode().partition(" ")
+        # Until it has said so, nobody outside knows its number there; 0 stands for a runner that never was.
+        name = int(number or 0)
+        self.living[name] = (pid, ward)
+        if not name:
+            self.reap(name)
+        return Spawned(pid=name, sandbox=level)
+
+    def _be_runner(self, order: Spawn, descriptors: list[int], level: int) -> None:
+        try:
+            self.channel.detach()
+            if order.kind == "launcher":
+                self._be_launcher(descriptors, level)
+            control, artefact, inputs, outputs, log = descriptors
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            _close_all_but(0, 1, 2, control, artefact, inputs, outputs, level)
+            # The judge counts processes from outside; so does the /proc that is still mounted here.
+            number = str(Path("/proc/self").readlink())
+            needs = runner.needs_of(order, self.ground.user(self.born))
+            reached = runner.shut_in(self.ground, needs, artefact, warded=self.wards is not None)
+            os.write(level, f"{number} {reached}".encode())
+            os.close(level)
+            runner.serve(control, inputs, outputs, self.backends)
+        except Exception:  # noqa: BLE001 - the worker's outermost frame
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+    def _be_launcher(self, descriptors: list[int], level: int) -> None:
+        from kernelwright.worker import device
+
+        control, inputs, outputs, times, log = descriptors
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.close(log)
-        runner.shut_in(order.folder)
-        runner.serve(control, artefact, inputs, outputs)
-    except Exception:  # noqa: BLE001 - the worker's outermost frame
-        traceback.print_exc()
-    finally:
+        _close_all_but(0, 1, 2, control, inputs, outputs, times, level)
+        number = str(Path("/proc/self").readlink())
+        reached = shut_in_launcher()
+        os.write(level, f"{number} {reached}".encode())
+        os.close(level)
+        device.serve(control, inputs, outputs, times)
         os._exit(0)
 
+    def reap(self, name: int) -> Reaped:
+        """Kill a runner and everything it started, and return how it ended."""
+        pid, ward = self.living.pop(name)
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _, status, usage = os.wait4(pid, 0)
+        if ward:
+            ward.end()
+        else:
+            sweep([pid for pid, _ in self.living.values()])
+        return Reaped(exit_code=os.waitstatus_to_exitcode(status), peak_bytes=usage.ru_maxrss << 10)
 
-def _reap(pid: int) -> int:
-    """Kill a runner's whole group and return how it ended."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    def serve(self) -> None:
+        """Carry out orders until the judge hangs up."""
+        while True:
+            first, descriptors, _, _ = socket.recv_fds(self.channel, HEADER.size, DESCRIPTORS)
+            if not first:
+                return
+            header = first + receive_exactly(self.channel, HEADER.size - len(first))
+            order = parse(receive_exactly(self.channel, body_length(header)), NURSERY_ORDER)
+            if isinstance(order, Spawn):
+                self.channel.sendall(pack(self.spawn(order, descriptors)))
+            elif isinstance(order, Reap):
+                self.channel.sendall(pack(self.reap(order.pid)))
 
 
-def main(descriptor: int) -> None:
+def _close_all_but(*kept: int) -> None:
+    """Close every descriptor but these."""
+    last = -1
+    for descriptor in (*sorted(kept), resource.getrlimit(resource.RLIMIT_NOFILE)[0]):
+        if descriptor > last + 1:  # an empty range from 0 would close everything
+            os.closerange(last + 1, descriptor)
+        last = descriptor
+
+
+def _backends() -> dict[str, ModuleType]:
+    """Return the backends that can be imported here; looking one up costs a runner 6 ms."""
+    found = {}
+    for name in plugins.names("backends"):
+        with suppress(KernelwrightError):
+            found[name] = plugins.load("backends", name)
+    return found
+
+
+def main(descriptor: int, without: list[str]) -> None:
     """Serve orders until the judge hangs up."""
+    own_user = None if "pids" in without else namespaces.enter(namespaces.NEW_PIDS)
+    if own_user is not None and (first := os.fork()):
+        # From here on this process only stands for the one that does the work, which dies with it.
+        close_off()
+        os.closerange(3, descriptor + 1)
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) & 0xFF)
+    ground = Ground.prepare(os.environ["HOME"], without, own_user=bool(own_user))
+    wards = None
+    if own_user is not None:
+        with suppress(OSError):
+            wards = Wards()
+    if not wards:
+        libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
+    # Only now: it makes the maps of user namespaces unwritable, and what changes users would undo it.
+    close_off()
+    channel = socket.socket(fileno=descriptor)
+    with suppress(BlockingIOError):
+        # A judge that died before the line above killed nobody; importing would outlive it by seconds.
+        if not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+            return
     import torch  # noqa: F401 - imported once here, inherited by every runner
 
-    channel = socket.socket(fileno=descriptor)
-    while True:
-        body, descriptors = _receive(channel)
-        if not body:
-            return
-        order = parse(body, NURSERY_ORDER)
-        if isinstance(order, Spawn):
-            channel.sendall(pack(Spawned(pid=_spawn(order, descriptors, channel))))
-        elif isinstance(order, Reap):
-            channel.sendall(pack(Reaped(exit_code=_reap(order.pid))))
+    if "device" in without:
+        from kernelwright.worker import device  # noqa: F401 - and what a launcher needs, likewise
+
+    nursery = Nursery(channel, ground, wards, _backends())
+    gc.collect()
+    gc.freeze()
+    nursery.serve()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,46 +1,64 @@
 """The runner: loads one artefact, executes calls on the judge's buffers, and says nothing but 16-byte replies.
 
 1. It is forked by the nursery with four descriptors: control socket, artefact, input slab, output slab.
-2. It shuts itself in (own session, limits, no new privileges, death with its parent).
+2. It shuts itself in (`worker/sandbox.py`), with a copy of the artefact in a folder of its own.
 3. It reads the `Job`, maps the buffers, binds the artefact: from here on candidate code runs in this process.
 4. It answers READY, then one DONE per `Run` or `Collect`. It is killed, never asked to leave.
 """
 
-import ctypes
 import os
-import resource
+import shutil
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO
 
+from kernelwright.backends._cuda_memory import map_shared
 from kernelwright.core import plugins
 from kernelwright.core.case import Case
-from kernelwright.core.frames import Reply, Word, pack_reply, read_message
-from kernelwright.core.messages import RUNNER_ORDER, Collect, Job, Run
+from kernelwright.core.frames import NO_MEMORY, Reply, Word, pack_reply, read_message
+from kernelwright.core.messages import RUNNER_ORDER, Collect, Job, Region, Run, Spawn
 from kernelwright.worker.mapping import map_region
+from kernelwright.worker.sandbox import Ground, Needs, close_door, own_folder
+from kernelwright.worker.seccomp import Rules
 
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS, SIGKILL = 1, 38, 9
 CPU_SECONDS = 600
 FILE_BYTES = 64 << 20
+FOLDER_BYTES = 256 << 20
 OPEN_FILES = 256
+ARTEFACT = "artefact"
 
 
-def shut_in(folder: str) -> None:
-    """Enter the sandbox as far as one process can do it to itself."""
+def needs_of(order: Spawn, user: int) -> Needs:
+    """Return how much a runner may use."""
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    return Needs(
+        folder=order.folder,
+        folder_bytes=FOLDER_BYTES,
+        memory_bytes=order.memory_bytes,
+        cpu_seconds=CPU_SECONDS * threads,
+        file_bytes=FILE_BYTES,
+        open_files=OPEN_FILES,
+        user=user,
+        threads=threads,
+    )
+
+
+def shut_in(ground: Ground, needs: Needs, artefact: int, *, warded: bool) -> str:
+    """Enter the sandbox with a copy of the artefact in its folder; return the names of the layers in force."""
     os.setsid()
-    prctl = ctypes.CDLL(None).prctl
-    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
-    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
-    os.chdir(folder)
+    reached = (["pids"] if warded else []) + own_folder(ground, needs, warded=warded)
+    # By descriptor and as a copy: the file the judge keeps is not even readable from in here.
+    with os.fdopen(artefact, "rb") as source, Path(ARTEFACT).open("wb") as target:
+        shutil.copyfileobj(source, target)
+    Path(ARTEFACT).chmod(0o555)
+    # In a ward of its own there is nobody else to signal; without one, the filter sees to it.
+    return close_door(ground, needs, Rules(own_pid=None if warded else os.getpid()), reached)
 
 
-def serve(control: int, artefact: int, inputs: int, outputs: int) -> None:
+def serve(control: int, inputs: int, outputs: int, backends: Mapping[str, ModuleType]) -> None:
     """Execute orders until the judge hangs up."""
     channel = socket.socket(fileno=control)
     stream = channel.makefile("rb")
@@ -48,34 +66,51 @@ def serve(control: int, artefact: int, inputs: int, outputs: int) -> None:
     if not isinstance(job, Job):
         return
     try:
-        closures, addresses = _bind(job, artefact, inputs, outputs)
+        backend = backends.get(job.backend) or plugins.load("backends", job.backend)
+        closures, addresses = _bind(job, backend, inputs, outputs)
     except Exception as error:  # noqa: BLE001 - the worker's outermost frame: whatever a candidate raises is a value
-        _complain(error)
-        channel.sendall(pack_reply(Reply(Word.FAILED, 0, 0)))
+        channel.sendall(pack_reply(Reply(Word.FAILED, _complain(error), 0)))
         return
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(closures))))
     _loop(channel, stream, job, closures, addresses)
 
 
 def _bind(
-    job: Job, artefact: int, inputs: int, outputs: int
+    job: Job, backend: ModuleType, inputs: int, outputs: int
 ) -> tuple[list[Callable[[], Any]], list[dict[str, int]]]:
     """Map every region and bind the artefact to the addresses."""
     slabs = {"inputs": inputs, "outputs": outputs}
+    # Mapped once each: two inputs may share a storage, and two calls their buffers.
+    regions = dict.fromkeys(region for call in job.calls for region in call.regions.values())
+    if job.device is None:
+        mapped = {
+            region: map_region(slabs[region.slab], region, writable=region.slab == "outputs")
+            for region in regions
+        }
+    else:
+        mapped = _on_device(job, regions, inputs, outputs)
+    specs = [(*case.inputs, *case.outputs) for case in job.cases]
     addresses = [
         {
-            name: map_region(slabs[region.slab], region, writable=region.slab == "outputs")
-            for name, region in call.regions.items()
+            spec.name: mapped[call.regions[spec.name]] + spec.offset * spec.dtype.itemsize
+            for spec in specs[call.case]
         }
         for call in job.calls
     ]
-    backend = plugins.load("backends", job.backend)
-    bound = backend.bind(
-        Path(f"/proc/self/fd/{artefact}"),
-        job.cases,
-        [(call.case, found) for call, found in zip(job.calls, addresses, strict=True)],
-    )
+    calls = [(call.case, found) for call, found in zip(job.calls, addresses, strict=True)]
+    where = {} if job.device is None else {"device": f"cuda:{job.device}"}
+    bound = backend.bind(Path("/proc/self/cwd", ARTEFACT), job.cases, calls, **where)
     return bound, addresses
+
+
+def _on_device(job: Job, regions: Iterable[Region], inputs: int, outputs: int) -> dict[Region, int]:
+    """Map the judge's memory of a GPU, inputs read-only, and return where each region's storage starts."""
+    assert job.device is not None
+    bases = {
+        "inputs": map_shared(inputs, job.input_bytes, job.device, writable=False).address,
+        "outputs": map_shared(outputs, job.output_bytes, job.device).address,
+    }
+    return {region: bases[region.slab] + region.offset + region.start for region in regions}
 
 
 def _loop(
@@ -89,11 +124,14 @@ def _loop(
     while (order := read_message(stream, RUNNER_ORDER)) is not None:
         if isinstance(order, Run):
             returned.clear()
-            channel.sendall(pack_reply(_run(order, closures, returned)))
+            reply = _run(order, closures, returned)
+            _drain(job)
+            channel.sendall(pack_reply(reply))
         elif isinstance(order, Collect):
             for index, value in returned:
-                _copy_out(job.cases[job.calls[index].case], addresses[index], value)
+                _copy_out(job, index, addresses[index], value)
             returned.clear()
+            _drain(job)
             channel.sendall(pack_reply(Reply(Word.DONE, 0, order.number)))
 
 
@@ -103,8 +141,7 @@ def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int
         try:
             value = closures[index]()
         except Exception as error:  # noqa: BLE001 - the worker's outermost frame
-            _complain(error)
-            return Reply(Word.FAILED, 0, index)
+            return Reply(Word.FAILED, _complain(error), index)
         if value.__class__ is int:
             if value:
                 return Reply(Word.DECLINED, value & 0xFF, index)
@@ -113,21 +150,34 @@ def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int
     return Reply(Word.DONE, 0, order.number)
 
 
-def _copy_out(case: Case, addresses: dict[str, int], value: Any) -> None:
-    """Copy returned tensors into the judge's buffers, only if they are exactly what the case declares."""
-    from kernelwright.backends.eager import tensor_at
+def _drain(job: Job) -> None:
+    """Wait for the GPU; what a candidate hides from this wait is missing when the judge looks."""
+    if job.device is not None:
+        import torch
 
+        torch.cuda.synchronize()
+
+
+def _copy_out(job: Job, index: int, addresses: dict[str, int], value: Any) -> None:
+    """Copy returned tensors into the judge's buffers, only if they are exactly what the case declares."""
+    from kernelwright.backends._tensors import tensor_at
+
+    case: Case = job.cases[job.calls[index].case]
+    where = "cpu" if job.device is None else f"cuda:{job.device}"
     values = value if isinstance(value, tuple) else (value,)
     if len(values) != len(case.outputs):
         return
     for spec, tensor in zip(case.outputs, values, strict=True):
-        target = tensor_at(spec, addresses[spec.name])
+        target = tensor_at(spec, addresses[spec.name], where)
         # A tensor of another shape or type is left uncollected: the poison stays and the judge says so.
         if tuple(tensor.shape) == spec.shape and tensor.dtype == target.dtype:
             target.copy_(tensor)
 
 
-def _complain(error: BaseException) -> None:
-    """Leave a bounded line in the log; it is shown, never parsed."""
-    sys.stderr.write(f"{type(error).__name__}: {error}"[:4000] + "\n")
+def _complain(error: BaseException) -> int:
+    """Leave a bounded line in the log, shown and never parsed; return the code that says whether memory ran out."""
+    text = f"{type(error).__name__}: {error}"
+    sys.stderr.write(text[:4000] + "\n")
     sys.stderr.flush()
+    # torch has no class of its own for it on the CPU.
+    return NO_MEMORY if isinstance(error, MemoryError) or "can't allocate memory" in text else 0
