@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
@@ -15,6 +16,12 @@ INTERNAL_SHARE = 1 / 32
 Its rounding is that of fp32 whatever the type of the output. Counted in full, an offset of 64 would let a
 bf16 answer pass for fp16; left out, strict fp32 would look a thousand times worse than it is at offset 1000.
 """
+SMALLEST_NORMAL = {DType.FP32: 2.0**-126, DType.FP16: 2.0**-14, DType.BF16: 2.0**-126}
+HUGE = {DType.FP32: 1e16, DType.FP16: 59000.0, DType.BF16: 1e16}
+"""Near the largest value whose square still has a place in fp32 sums; in fp16 near the largest of all."""
+TILES = (8, 16, 32, 64, 128, 256)
+EXACT_KINDS = 4
+"""Consecutive seeds of `exact_inputs` go through this many kinds of points, or divide it."""
 
 
 def torch_dtype(kind: DType) -> "dtype":
@@ -47,11 +54,13 @@ def draw(
     largest_integer: int = 8,
     offset: float | None = None,
     tail: float = 1e3,
+    huge: float | None = None,
 ) -> "Tensor":
     """Return a contiguous tensor of the spec's shape and type, drawn from the distribution.
 
-    `largest_integer` bounds the magnitude of integer-exact values, `offset` replaces the usual offset and
-    `tail` bounds heavy-tailed values: an op whose sums or exponentials would overflow passes smaller ones.
+    `largest_integer` bounds the magnitude of integer-exact values, `offset` replaces the usual offset, `tail` bounds
+    heavy-tailed values and `huge` those near the maximum: an op whose sums or exponentials would overflow passes
+    smaller ones.
     """
     import torch
 
@@ -80,7 +89,44 @@ def draw(
             values = normal * kept
         case Distribution.INTEGER:
             values = torch.randint(-largest_integer, largest_integer + 1, shape, generator=rng).float()
+        case Distribution.DENORMAL:
+            values = normal.sign() * torch.rand(shape, generator=rng) * SMALLEST_NORMAL[spec.dtype]
+        case Distribution.NEAR_MAX:
+            near = 0.9 + 0.1 * torch.rand(shape, generator=rng)
+            values = normal.sign() * near * min(HUGE[spec.dtype], math.inf if huge is None else huge)
+        case _:
+            values = _arranged(distribution, normal, rng, tail)
     return rounded(values, spec)
+
+
+def _arranged(distribution: Distribution, normal: "Tensor", rng: "Generator", tail: float) -> "Tensor":
+    """Return normal values rearranged or stretched to what breaks a sum."""
+    import torch
+
+    level = min(64.0, tail / 4)
+    if not normal.ndim:
+        return normal
+    match distribution:
+        case Distribution.WIDE:
+            magnitude = (4 * torch.randn(normal.shape, generator=rng)).exp().clamp_max(tail)
+            return normal.sign() * magnitude
+        case Distribution.CANCELLING:
+            values = normal * level / 64
+            first = normal[..., 0 : normal.shape[-1] // 2 * 2 : 2] * level / 4
+            values[..., 0 : first.shape[-1] * 2 : 2] = first
+            values[..., 1::2] -= first
+            return values
+        case Distribution.ALTERNATING:
+            sign = 1.0 - 2.0 * (torch.arange(normal.shape[-1]) % 2)
+            return sign * level * (0.5 + normal / 8)
+        case Distribution.OUTLIERS:
+            far = torch.rand(normal.shape, generator=rng) < 0.01
+            return torch.where(far, (normal * tail).clamp(-tail, tail), normal)
+        case Distribution.EQUAL:
+            return normal[..., :1].expand(normal.shape)
+        case Distribution.SORTED:
+            return normal.sort(-1).values
+    raise ValueError(f"no values are known for the distribution {distribution.value!r}")
 
 
 def rounded(values: "Tensor", spec: TensorSpec) -> "Tensor":
@@ -105,6 +151,16 @@ def draw_few_integers(spec: TensorSpec, rng: "Generator", *, largest: int, at_mo
     return rounded(values, spec)
 
 
+def one_per_row(spec: TensorSpec, rng: "Generator") -> "Tensor":
+    """Return a mask with one random place of each row, the first and the last among them where rows suffice."""
+    import torch
+
+    rows, cols = math.prod(spec.shape[:-1]), spec.shape[-1]
+    place = torch.randint(cols, (rows, 1), generator=rng)
+    place[: min(1, rows)], place[max(1, rows - 1) :] = 0, cols - 1
+    return (torch.arange(cols) == place).reshape(spec.shape)
+
+
 def draw_weight(spec: TensorSpec, rng: "Generator") -> "Tensor":
     """Return affine weights: both signs, magnitudes in [0.5, 1.5], never one, never zero."""
     import torch
@@ -112,6 +168,30 @@ def draw_weight(spec: TensorSpec, rng: "Generator") -> "Tensor":
     magnitude = 0.5 + torch.rand(spec.shape, generator=rng, dtype=torch.float32)
     sign = torch.where(torch.rand(spec.shape, generator=rng) < 0.5, -1.0, 1.0)
     return rounded(magnitude * sign, spec)
+
+
+def planted(
+    inputs: Mapping[str, "Tensor"], names: Sequence[str], seed: int
+) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return copies of the inputs with one NaN, infinity or -0.0 each, and what was planted where.
+
+    Every value visits every named tensor, at the first, the last, a random place or the edge of a tile in turn.
+    """
+    rng = random.Random(seed)
+    found = []
+    for name in names:
+        count = inputs[name].numel()
+        if not count:
+            continue
+        tile = rng.choice([size for size in TILES if size < count] or [1])
+        edge = min(count - 1, max(0, rng.randrange(1, count // tile + 1) * tile - rng.randrange(2)))
+        places = [0, count - 1, rng.randrange(count), edge]
+        rng.shuffle(places)
+        for value, place in zip((math.nan, math.inf, -math.inf, -0.0), places, strict=True):
+            changed = inputs[name].clone()
+            changed.view(-1)[place] = value
+            found.append((f"{value} at element {place} of {name}", {**inputs, name: changed}))
+    return found
 
 
 def log_uniform(low: int, high: int, uniform: float) -> int:
@@ -123,7 +203,7 @@ def hidden_extent(low: int, high: int, rng: random.Random) -> int:
     """Return an extent for a hidden test: log-uniform, every third time a tile multiple or its neighbour."""
     extent = log_uniform(low, max(low, high), rng.random())
     if rng.random() < 1 / 3:
-        tile = rng.choice((8, 16, 32, 64, 128, 256))
+        tile = rng.choice(TILES)
         extent = max(1, round(extent / tile)) * tile + rng.choice((-1, 0, 1))
     return min(max(low, high), max(low, extent))
 

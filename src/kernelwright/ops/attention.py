@@ -1,11 +1,13 @@
 """Scaled dot-product attention: out = softmax(scale q k^T) v, causal or not, with grouped-query heads."""
 
+import math
 import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     INTERNAL_SHARE,
     compute_class,
@@ -13,10 +15,12 @@ from kernelwright.ops._draw import (
     draw,
     generator,
     hidden_extent,
+    planted,
+    rounded,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 SUMMARY = "softmax(scale q k^T) v per head, causal or not, kv heads shared by groups of query heads"
 DTYPES = (DType.FP32, DType.FP16, DType.BF16)
@@ -29,6 +33,14 @@ BOARD = (
 )
 """Sizes of the H200 board, all causal."""
 SMALL = ((1, 2, 2, 16, 16, 16), (2, 4, 2, 64, 64, 64), (1, 4, 4, 128, 128, 128))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 1
+"""The framework rounds the exponentials to the type of the output before they meet the values."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
+"""Null models that do not apply, and why."""
+OUT_OF_REACH = 110.0
+"""Distance of two scores at which the exponential of the lower is zero in fp32."""
 EDGES = (
     (1, 1, 1, 1, 1, 16, False),
     (1, 1, 1, 1, 1, 64, True),
@@ -120,11 +132,81 @@ def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, 
     """
     rng = generator(seed)
     q, k, v = case.inputs
+    scored = Distribution.SIGNED if distribution is Distribution.NEAR_MAX else distribution
+    # Wide scores and wide values together: the fp16 of a small weight times a large value is the framework's own loss.
+    valued = Distribution.SIGNED if distribution is Distribution.WIDE else distribution
     return {
-        "q": draw(q, distribution, rng, largest_integer=2, offset=4.0, tail=8.0),
-        "k": draw(k, distribution, rng, largest_integer=2, offset=4.0, tail=8.0),
-        "v": draw(v, distribution, rng),
+        "q": draw(q, scored, rng, largest_integer=2, offset=4.0, tail=8.0),
+        "k": draw(k, scored, rng, largest_integer=2, offset=4.0, tail=8.0),
+        "v": draw(v, valued, rng),
     }
+
+
+def _matched(case: Case, rng: "Generator") -> tuple["Tensor", "Tensor"]:
+    """Return queries and keys such that every query sees one random key and no other: keys are binary numbers."""
+    import torch
+
+    q, k, _ = case.inputs
+    batch, heads, seq, head_dim = q.shape
+    height = 2.0 ** math.ceil(math.log2(OUT_OF_REACH / 2 / float(case.scalars["scale"])) / 2)
+    numbers = torch.arange(k.shape[2])
+    codes = height * (1.0 - 2.0 * ((numbers[:, None] >> torch.arange(head_dim).clamp_max(62)) & 1))
+    last = torch.arange(seq) if case.scalars["causal"] else torch.full((seq,), k.shape[2] - 1)
+    chosen = (torch.rand((batch, heads, seq), generator=rng) * (last + 1)).long()
+    return codes[chosen], codes.expand(k.shape)
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return queries of zero, whose answer is the mean of the visible values, or queries that pick one key each.
+
+    The second value tells by how many roundings an honest answer may miss.
+    """
+    import torch
+
+    rng = generator(seed)
+    q, k, v = case.inputs
+    if not q.numel:
+        return None
+    if seed % 2 == 0:
+        whole = draw(v, Distribution.INTEGER, rng)
+        return {
+            "q": torch.zeros_like(draw(q, Distribution.SIGNED, rng)),
+            "k": draw(k, Distribution.SIGNED, rng),
+            "v": whole,
+        }, 8
+    if float(case.scalars["scale"]) < 0.02 or k.shape[2] > 1 << min(30, k.shape[3]):
+        return None
+    query, key = _matched(case, rng)
+    return {
+        "q": rounded(query, q),
+        "k": rounded(key, k).contiguous(),
+        "v": draw(v, Distribution.SIGNED, rng),
+    }, 8
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values; what a mask times NaN is, is left open: causal keys and values stay plain."""
+    names = ("q",) if case.scalars["causal"] else ("q", "k", "v")
+    return planted(make_inputs(case, Distribution.SIGNED, seed), names, seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
+    """Return scalars under which the same inputs have another answer."""
+    found: list[dict[str, bool | int | float]] = [{"scale": 1.75 * float(case.scalars["scale"])}]
+    if case.axes["seq"] == case.axes["kv_seq"]:
+        found.append({"causal": not case.scalars["causal"]})
+    return found if case.axes["kv_seq"] > 1 else []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return cases that differ only in the number of keys, fewest first."""
+    return tuple(_sized((1, 2, 2, 16, keys, 64), dtype, False) for keys in (64, 512, 4096))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    # A score rounds `head_dim` times and counts in the scale with a share only.
+    return case.axes["kv_seq"] + int((2 + case.axes["head_dim"]) / INTERNAL_SHARE)
 
 
 def _half_on_cpu(q: "Tensor", k: "Tensor", v: "Tensor", causal: bool, scale: float) -> "Tensor":
@@ -144,6 +226,21 @@ def _half_on_cpu(q: "Tensor", k: "Tensor", v: "Tensor", causal: bool, scale: flo
     return ((weights.to(q.dtype).float() @ values) / weights.sum(-1, keepdim=True)).to(q.dtype)
 
 
+def _in_float64(q: "Tensor", k: "Tensor", v: "Tensor", causal: bool, scale: float) -> "Tensor":
+    """Return the formula itself, a head at a time: the fused op on CPUs answers a NaN in a short row with zeros."""
+    import torch
+
+    result, groups = torch.empty_like(q), q.shape[1] // k.shape[1]
+    hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1) if causal else None
+    for batch in range(q.shape[0]):
+        for head in range(q.shape[1]):
+            scores = q[batch, head] @ k[batch, head // groups].T * scale
+            if hidden is not None:
+                scores = scores.masked_fill(hidden, float("-inf"))
+            result[batch, head] = scores.softmax(-1) @ v[batch, head // groups]
+    return result
+
+
 def reference(
     inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
 ) -> tuple["Tensor", ...]:
@@ -156,6 +253,8 @@ def reference(
         return (q.clone(),)  # the fused CUDA op answers with nothing at all
     if q.device.type == "cpu" and q.dtype.itemsize == 2:
         return (_half_on_cpu(q, k, v, causal, scale),)
+    if q.dtype.itemsize == 8:
+        return (_in_float64(q, k, v, causal, scale),)
     return (F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=True),)
 
 
@@ -178,7 +277,8 @@ def error_scale(
             scores = query @ key.T * scale
             if hidden is not None:
                 scores = scores.masked_fill(hidden, float("-inf"))
-            magnitude = query.abs() @ key.abs().T * abs(scale)
+            # A key at infinity has no weight, or makes the whole row NaN.
+            magnitude = (query.abs() @ key.abs().T * abs(scale)).nan_to_num(0.0, posinf=0.0)
             weights = scores.softmax(-1) * (1 + INTERNAL_SHARE * magnitude)
             result[batch, head] = weights @ value.abs()
     return (result,)

@@ -4,8 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     INTERNAL_SHARE,
     compute_class,
@@ -13,6 +14,8 @@ from kernelwright.ops._draw import (
     draw,
     generator,
     hidden_extent,
+    planted,
+    rounded,
 )
 
 if TYPE_CHECKING:
@@ -23,6 +26,16 @@ DTYPES = (DType.FP32, DType.FP16, DType.BF16)
 BOARD = ((4096, 32000), (8192, 32000), (8192, 50257))
 """Sizes of the H200 board and of AutoKernel's table."""
 SMALL = ((8, 64), (64, 1000), (128, 4096))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 0
+"""Intermediates the framework rounds to the type of the output."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {
+    NullModel.PASSED_THROUGH: "the loss is one number, and no input is",
+    NullModel.PERMUTED_ROWS: "the loss is one number and has no rows",
+    NullModel.DROPPED_TILE: "the loss is one number and has no tiles",
+}
+"""Null models that do not apply, and why."""
 EDGES = (
     (1, 1, -100),
     (1, 50257, -100),
@@ -105,10 +118,58 @@ def _labels(logits: "Tensor", ignored: int, rng: "Generator") -> "Tensor":
 
 
 def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
-    """Return fresh inputs on the CPU."""
+    """Return fresh inputs on the CPU; a loss of two logits near the maximum still has a place in fp16."""
     rng = generator(seed)
-    logits = draw(case.inputs[0], distribution, rng)
+    logits = draw(case.inputs[0], distribution, rng, huge=2e4)
     return {"logits": logits, "labels": _labels(logits, int(case.scalars["ignore_index"]), rng)}
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return logits whose loss is the logarithm of a power of two, or the distance to one logit above all others.
+
+    The second value tells by how many roundings an honest answer may miss.
+    """
+    import torch
+
+    rng = generator(seed)
+    rows, vocab = case.inputs[0].shape
+    if not rows or vocab < 2:
+        return None
+    order = torch.rand((rows, vocab), generator=rng).argsort(-1)
+    labels = torch.where(order == 0)[1]
+    if seed % 2:
+        distance = 32.0 * torch.randint(1, 4, (rows, 1), generator=rng)
+        logits = torch.where(order == 1, distance, 0.0) - 1000.0 * (order > 1)
+    else:
+        count = 1 << int(torch.randint(1, vocab.bit_length(), (), generator=rng))
+        logits = -1000.0 * (order >= count)
+    ignored = int(case.scalars["ignore_index"])
+    labels[1:] = torch.where(torch.rand(rows - 1, generator=rng) < 0.2, ignored, labels[1:])
+    return {"logits": rounded(logits, case.inputs[0]), "labels": labels}, 8
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and labels of which none counts."""
+    plain = make_inputs(case, Distribution.SIGNED, seed)
+    ignored = int(case.scalars["ignore_index"])
+    nothing = {**plain, "labels": plain["labels"] * 0 + ignored}
+    return [*planted(plain, ("logits",), seed), ("every label ignored", nothing)]
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
+    """Return scalars under which the same inputs have another answer and every label stays legal."""
+    ignored, vocab = int(case.scalars["ignore_index"]), case.axes["vocab"]
+    return [{"ignore_index": -100}] if 0 <= ignored < vocab else []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:  # noqa: ARG001
+    """Return cases of growing length: none, one number per case says nothing of its error's growth."""
+    return ()
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in the loss, in units of its error scale."""
+    return case.axes["vocab"] + case.axes["rows"] + int(2 / INTERNAL_SHARE)
 
 
 def reference(

@@ -4,8 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     INTERNAL_SHARE,
     compute_class,
@@ -14,16 +15,25 @@ from kernelwright.ops._draw import (
     draw_weight,
     generator,
     hidden_extent,
+    one_per_row,
+    planted,
+    rounded,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 SUMMARY = "(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last axis"
 DTYPES = (DType.FP32, DType.FP16, DType.BF16)
 BOARD = ((4096, 2048), (4096, 5120), (8192, 4096), (8192, 8192))
 """Sizes of the H200 board and of AutoKernel's table."""
 SMALL = ((4, 64), (64, 256), (128, 1024))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 0
+"""Intermediates the framework rounds to the type of the output."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
+"""Null models that do not apply, and why."""
 EDGES = ((1, 1), (1, 4096), (7, 1), (3, 127), (5, 1023), (2, 1025), (13, 4097), (31, 97), (2, 50257), (0, 64))
 
 
@@ -79,6 +89,58 @@ def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, 
         "weight": draw_weight(weight, rng),
         "bias": draw_weight(bias, rng),
     }
+
+
+def _balanced(shape: tuple[int, ...], rng: "Generator") -> "Tensor":
+    """Return as many 1 as -1 in each row, in random order, and a 0 if the row is odd."""
+    import torch
+
+    half = shape[-1] // 2
+    order = torch.rand(shape, generator=rng).argsort(-1)
+    return (order < half).float() - (order >= shape[-1] - half).float()
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return balanced rows around a level, whose answer is bias plus or minus weight, or rows with one element.
+
+    The magnitudes make eps vanish. The second value tells by how many roundings an honest answer may miss.
+    """
+    import torch
+
+    rng = generator(seed)
+    x, weight, bias = case.inputs
+    if not x.numel:
+        return None
+    gain = torch.where(torch.rand(weight.shape, generator=rng) < 0.5, -2.0, 2.0)
+    if seed % 2:
+        values, shift = 1024.0 * one_per_row(x, rng), torch.zeros(bias.shape)
+    else:
+        level = torch.randint(-3, 4, (x.shape[0], 1), generator=rng)
+        values = 1024.0 * (level + _balanced(x.shape, rng))
+        shift = 2.0 * torch.randint(-3, 3, bias.shape, generator=rng) + 1
+    inputs = {"x": rounded(values, x), "weight": rounded(gain, weight), "bias": rounded(shift, bias)}
+    return inputs, 16 if case.dtype is DType.FP32 else 2
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and where they are."""
+    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "weight", "bias"), seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
+    """Return scalars under which the same inputs have another answer."""
+    return [{"eps": 0.5 if float(case.scalars["eps"]) < 0.1 else 1e-3}]
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return cases that differ only in the length of the reduction, shortest first."""
+    return tuple(case({"rows": 64, "cols": cols}, dtype) for cols in (64, 1024, 16384))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    # The mean's own sum rounds `cols` times and counts in the scale with a share only.
+    return int((1 + case.axes["cols"]) / INTERNAL_SHARE)
 
 
 def reference(

@@ -4,8 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     compute_class,
     declared_compute,
@@ -14,11 +15,14 @@ from kernelwright.ops._draw import (
     exact_sum,
     generator,
     hidden_extent,
+    one_per_row,
+    planted,
     product,
+    rounded,
 )
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 SUMMARY = "a @ b"
 DTYPES = (DType.FP32, DType.FP16, DType.BF16)
@@ -27,6 +31,14 @@ EXACT_ON_INTEGERS = True
 BOARD = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192))
 """m, n, k of the H200 board and of AutoKernel's table."""
 SMALL = ((16, 16, 16), (64, 96, 128), (256, 192, 160), (512, 512, 512))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 0
+"""Intermediates the framework rounds to the type of the output."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {
+    NullModel.PASSED_THROUGH: "a factor has the shape of the product only if the other one is square",
+}
+"""Null models that do not apply, and why."""
 EDGES = (
     (1, 1, 1),
     (1, 129, 4096),
@@ -101,12 +113,62 @@ def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, 
         }
     # One offset or sparse operand is enough: two offsets of 64 overflow fp16 at k = 16, and the product of
     # two sparse matrices is mostly exact zeros.
-    one_sided = distribution in (Distribution.OFFSET, Distribution.SPARSE)
+    one_sided = distribution not in (Distribution.SIGNED, Distribution.SCALED, Distribution.HEAVY_TAILED)
     tail = 1e3 if case.dtype is DType.FP32 else 64.0
+    huge = 8000 / max(1, case.axes["k"]) ** 0.5 if case.dtype is DType.FP16 else None
     return {
-        "a": draw(a, distribution, rng, tail=tail),
+        "a": draw(a, distribution, rng, tail=tail, huge=huge),
         "b": draw(b, Distribution.SIGNED if one_sided else distribution, rng, tail=tail),
     }
+
+
+def _free(spec: TensorSpec, case: Case, rng: "Generator") -> "Tensor":
+    """Return values a product with one must not change: any, or integers if factors may be rounded to tf32."""
+    kind = Distribution.INTEGER if case.compute is Compute.TF32_OK else Distribution.SIGNED
+    return draw(spec, kind, rng, largest_integer=1000)
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return integers, a selection of rows, a selection of columns, or a checkerboard: fp32 sums of them are exact.
+
+    The second value tells by how many roundings an honest answer may miss: by none.
+    """
+    import torch
+
+    rng = generator(seed)
+    a, b = case.inputs
+    if not a.numel or not b.numel or case.axes["k"] > 1 << 18:
+        return None
+    if seed % 4 == 1:
+        return {"a": rounded(one_per_row(a, rng).float(), a), "b": _free(b, case, rng)}, 0
+    if seed % 4 == 2:
+        turned = b.model_copy(update={"shape": b.shape[::-1]})
+        return {"a": _free(a, case, rng), "b": rounded(one_per_row(turned, rng).T.float(), b).contiguous()}, 0
+    left, right = (draw(spec, Distribution.INTEGER, rng) for spec in (a, b))
+    if seed % 4 == 3:
+        board = 1.0 - 2.0 * ((torch.arange(a.shape[0])[:, None] + torch.arange(a.shape[1])) % 2)
+        left = rounded(8 * board, a)
+    return {"a": left, "b": right}, 0
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and where they are."""
+    return planted(make_inputs(case, Distribution.SIGNED, seed), ("a", "b"), seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:  # noqa: ARG001
+    """Return scalars under which the same inputs have another answer: there are none."""
+    return []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return cases that differ only in the length of the reduction, shortest first."""
+    return tuple(_sized((32, 64, k), dtype) for k in (64, 512, 4096))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    return case.axes["k"] + 2
 
 
 def reference(

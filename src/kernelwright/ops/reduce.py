@@ -4,8 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     compute_class,
     declared_compute,
@@ -14,6 +15,9 @@ from kernelwright.ops._draw import (
     exact_sum,
     generator,
     hidden_extent,
+    one_per_row,
+    planted,
+    rounded,
 )
 
 if TYPE_CHECKING:
@@ -26,6 +30,14 @@ EXACT_ON_INTEGERS = True
 BOARD = ((4096, 4096), (8192, 8192), (16384, 4096))
 """Sizes of the H200 board and of AutoKernel's table; both sum."""
 SMALL = ((4, 64), (64, 256), (128, 1024))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 0
+"""Intermediates the framework rounds to the type of the output."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {
+    NullModel.PASSED_THROUGH: "the answer has an axis less than the input",
+}
+"""Null models that do not apply, and why."""
 EDGES = (
     (1, 1),
     (1, 4096),
@@ -105,9 +117,51 @@ def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, 
     """Return fresh inputs on the CPU whose sums stay within fp16."""
     if distribution is Distribution.INTEGER:
         return {"x": _integers(case, seed)}
-    half = case.dtype is not DType.FP32
-    offset = min(64.0, 16384 / max(1, case.axes["cols"])) if half else None
-    return {"x": draw(case.inputs[0], distribution, generator(seed), offset=offset)}
+    half, cols = case.dtype is not DType.FP32, max(1, case.axes["cols"])
+    offset = min(64.0, 16384 / cols) if half else None
+    huge = 59000.0 / cols if case.dtype is DType.FP16 and not case.scalars["is_max"] else None
+    return {"x": draw(case.inputs[0], distribution, generator(seed), offset=offset, huge=huge)}
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return integers, rows of one element, cancelling neighbours or nothing above zero: fp32 sums are exact.
+
+    The second value tells by how many roundings an honest answer may miss: by none.
+    """
+    import torch
+
+    rng = generator(seed)
+    x = case.inputs[0]
+    if not x.numel or x.shape[-1] > 1 << 20:
+        return None
+    values = draw(x, Distribution.SIGNED, rng)
+    if seed % 4 == 1:
+        return {"x": values * one_per_row(x, rng)}, 0
+    if seed % 4 == 2:
+        return {"x": rounded(8 * (1.0 - 2.0 * (torch.arange(x.shape[-1]) % 2)).expand(x.shape), x)}, 0
+    if seed % 4 == 3 and case.scalars["is_max"]:
+        return {"x": -values.abs() - 1}, 0
+    return {"x": draw(x, Distribution.INTEGER, rng)}, 0
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and where they are."""
+    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x",), seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
+    """Return scalars under which the same inputs have another answer."""
+    return [{"is_max": not case.scalars["is_max"]}] if case.axes["cols"] > 1 else []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return sums that differ only in their length, shortest first."""
+    return tuple(case({"rows": 256, "cols": cols}, dtype) for cols in (64, 512, 4096))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    return 0 if case.scalars["is_max"] else case.axes["cols"]
 
 
 def reference(

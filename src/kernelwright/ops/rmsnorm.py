@@ -4,9 +4,10 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
-from kernelwright.ops._draw import draw, draw_weight, generator, log_uniform
+from kernelwright.core.verdict import NullModel
+from kernelwright.ops._draw import draw, draw_weight, generator, log_uniform, one_per_row, planted, rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -16,6 +17,12 @@ DTYPES = (DType.FP32, DType.FP16, DType.BF16)
 BOARD = ((2048, 4096), (4096, 4096), (8192, 4096), (8192, 8192))
 """Sizes of the H200 board and of AutoKernel's table."""
 SMALL = ((4, 64), (64, 256), (128, 1024))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 1
+"""The framework rounds the normalised row to the type of the output before the weight is applied."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
+"""Null models that do not apply, and why."""
 EDGES = ((1, 1), (1, 4096), (7, 1), (3, 127), (5, 1023), (2, 1025), (13, 4097), (31, 97), (2, 50257), (0, 64))
 
 
@@ -66,6 +73,44 @@ def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, 
     rng = generator(seed)
     x, weight = case.inputs
     return {"x": draw(x, distribution, rng), "weight": draw_weight(weight, rng)}
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return rows of one magnitude, whose answer is the weight, or rows with one element, whose answer is its size.
+
+    The magnitudes make eps vanish. The second value tells by how many roundings an honest answer may miss.
+    """
+    import torch
+
+    rng = generator(seed)
+    x, weight = case.inputs
+    if not x.numel:
+        return None
+    values = torch.where(torch.rand(x.shape, generator=rng) < 0.5, -4096.0, 4096.0)
+    if seed % 2:
+        values = values * one_per_row(x, rng)
+    inputs = {"x": rounded(values, x), "weight": draw_weight(weight, rng)}
+    return inputs, 8 if case.dtype is DType.FP32 else 2
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and where they are."""
+    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "weight"), seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
+    """Return scalars under which the same inputs have another answer."""
+    return [{"eps": 0.5 if float(case.scalars["eps"]) < 0.1 else 1e-3}]
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return cases that differ only in the length of the reduction, shortest first."""
+    return tuple(case({"rows": 64, "cols": cols}, dtype) for cols in (64, 1024, 16384))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    return case.axes["cols"] + 8
 
 
 def reference(

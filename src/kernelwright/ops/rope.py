@@ -4,9 +4,19 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
-from kernelwright.ops._draw import compute_class, declared_compute, draw, generator, hidden_extent, rounded
+from kernelwright.core.verdict import NullModel
+from kernelwright.ops._draw import (
+    HUGE,
+    compute_class,
+    declared_compute,
+    draw,
+    generator,
+    hidden_extent,
+    planted,
+    rounded,
+)
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -19,6 +29,12 @@ AXES = ("batch", "heads", "seq", "head_dim")
 BOARD = ((2, 32, 1024, 128), (2, 32, 2048, 128), (2, 32, 4096, 128))
 """Sizes of the H200 board and of AutoKernel's table; half-rotated."""
 SMALL = ((1, 2, 16, 16), (2, 4, 64, 64), (1, 8, 128, 128))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 2
+"""Spelled in the framework's own operations, both products are rounded to the type of the inputs before the sum."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
+"""Null models that do not apply, and why."""
 EDGES = (
     (1, 1, 1, 2),
     (1, 1, 5, 64),
@@ -95,9 +111,48 @@ def _tables(case: Case, distribution: Distribution, rng: "Generator") -> tuple["
 def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
     """Return fresh inputs on the CPU; integers up to 8 keep both terms within 128, exact in every type."""
     rng = generator(seed)
-    x = draw(case.inputs[0], distribution, rng)
+    x = draw(case.inputs[0], distribution, rng, huge=HUGE[case.dtype] / 2)
     cos, sin = _tables(case, distribution, rng)
     return {"x": x, "cos": cos, "sin": sin}
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return integers, or quarter turns, which move elements and change nothing but signs.
+
+    The second value tells by how many roundings an honest answer may miss: by none.
+    """
+    import torch
+
+    rng = generator(seed)
+    x, cos, sin = case.inputs
+    if not x.numel:
+        return None
+    if seed % 2 == 0:
+        return make_inputs(case, Distribution.INTEGER, seed), 0
+    angle = torch.randint(4, cos.shape, generator=rng)
+    cosine, sine = torch.tensor([1.0, 0.0, -1.0, 0.0])[angle], torch.tensor([0.0, 1.0, 0.0, -1.0])[angle]
+    turned = {"cos": rounded(cosine, cos), "sin": rounded(sine, sin)}
+    return {"x": draw(x, Distribution.SIGNED, rng), **turned}, 0
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and where they are."""
+    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "cos", "sin"), seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
+    """Return scalars under which the same inputs have another answer."""
+    return [{"interleaved": not case.scalars["interleaved"]}] if case.axes["head_dim"] > 2 else []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:  # noqa: ARG001
+    """Return cases of growing length: none, nothing is summed up."""
+    return ()
+
+
+def depth(case: Case) -> int:  # noqa: ARG001
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    return 3
 
 
 def _turn(x: "Tensor", cos: "Tensor", sin: "Tensor", interleaved: bool) -> "Tensor":

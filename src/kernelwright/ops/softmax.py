@@ -4,8 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     INTERNAL_SHARE,
     compute_class,
@@ -13,6 +14,8 @@ from kernelwright.ops._draw import (
     draw,
     generator,
     hidden_extent,
+    planted,
+    rounded,
 )
 
 if TYPE_CHECKING:
@@ -23,6 +26,12 @@ DTYPES = (DType.FP32, DType.FP16, DType.BF16)
 BOARD = ((4096, 4096), (8192, 8192), (4096, 50257))
 """Sizes of the H200 board and of AutoKernel's table."""
 SMALL = ((4, 64), (64, 256), (128, 1024))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 0
+"""Intermediates the framework rounds to the type of the output."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
+"""Null models that do not apply, and why."""
 EDGES = (
     (1, 1),
     (1, 4096),
@@ -75,6 +84,55 @@ def sample_case(rng: random.Random) -> Case:
 def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
     """Return fresh inputs on the CPU."""
     return {"x": draw(case.inputs[0], distribution, generator(seed))}
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return rows in which a power of two of elements, or all, share the maximum and the rest is out of reach.
+
+    Their answer is one over the number of maxima, and zero. The second value tells by how many roundings an honest
+    answer may miss.
+    """
+    import torch
+
+    rng = generator(seed)
+    x = case.inputs[0]
+    if not x.numel:
+        return None
+    rows, cols = x.shape
+    count = torch.full((rows, 1), cols)
+    if seed % 2:
+        count = 1 << torch.randint(cols.bit_length(), (rows, 1), generator=rng)
+    is_top = torch.rand(x.shape, generator=rng).argsort(-1) < count
+    level = torch.randint(-2, 3, (rows, 1), generator=rng)
+    return {"x": rounded(torch.where(is_top, level, level - 1000).float(), x)}, 4
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and a row of which nothing is left."""
+    import torch
+
+    plain = make_inputs(case, Distribution.SIGNED, seed)
+    found = planted(plain, ("x",), seed)
+    if plain["x"].numel():
+        masked = plain["x"].clone()
+        masked[-1] = -torch.inf
+        found.append(("a row of nothing but -inf", {"x": masked}))
+    return found
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:  # noqa: ARG001
+    """Return scalars under which the same inputs have another answer: there are none."""
+    return []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return cases that differ only in the length of the reduction, shortest first."""
+    return tuple(case({"rows": 64, "cols": cols}, dtype) for cols in (64, 1024, 16384))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    return case.axes["cols"] + int(2 / INTERNAL_SHARE)
 
 
 def reference(

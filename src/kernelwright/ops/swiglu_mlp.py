@@ -4,8 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
+from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
 from kernelwright.core.roofline import Work
+from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
     INTERNAL_SHARE,
     compute_class,
@@ -13,6 +14,7 @@ from kernelwright.ops._draw import (
     draw,
     generator,
     hidden_extent,
+    planted,
     product,
     rounded,
 )
@@ -25,6 +27,12 @@ DTYPES = (DType.FP32, DType.FP16, DType.BF16)
 BOARD = ((2048, 2048, 5504), (4096, 4096, 11008))
 """m, k, n of the H200 board."""
 SMALL = ((4, 16, 32), (32, 64, 176), (128, 256, 688))
+REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
+"""Ways of lying in memory a candidate must serve; of others it may decline."""
+ROUNDED_INTERMEDIATES = 4
+"""The framework rounds gate, up, silu and their product to the type of the output."""
+NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
+"""Null models that do not apply, and why."""
 EDGES = (
     (1, 1, 1),
     (1, 64, 127),
@@ -102,8 +110,57 @@ def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, 
     x, *weights = case.inputs
     half = case.dtype is not DType.FP32
     tail = min(1e3, 16 * max(1, case.axes["k"]) ** 0.5) if half else 1e3
-    inputs = {"x": draw(x, distribution, rng, offset=4.0 if half else 16.0, tail=tail)}
+    if distribution is Distribution.WIDE and half:
+        tail = 64.0  # one value in twelve is that large
+    inputs = {
+        "x": draw(x, distribution, rng, offset=4.0 if half else 16.0, tail=tail, huge=16.0 if half else 1e4)
+    }
     return inputs | {spec.name: _weight(spec, rng) for spec in weights}
+
+
+def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:
+    """Return a few ones in each row and gates so far above or below zero that silu is the identity or zero.
+
+    Every intermediate is an integer that even bf16 holds. The second value tells by how many roundings an honest
+    answer may miss.
+    """
+    import torch
+
+    rng = generator(seed)
+    x, gate, up, down = case.inputs
+    if not all(spec.numel for spec in case.inputs) or case.axes["n"] > 1 << 14:
+        return None
+    ones = min(case.axes["k"], 4 if seed % 2 else 1)
+    is_one = torch.rand(x.shape, generator=rng).argsort(-1) < ones
+    level = torch.tensor([32.0, 64.0, -256.0])[torch.randint(3, (gate.shape[0], 1), generator=rng)]
+    few = (torch.randint(-1, 2, spec.shape, generator=rng).float() for spec in (up, down))
+    return {
+        "x": rounded(is_one.float(), x),
+        "gate": rounded(level.expand(gate.shape), gate),
+        "up": rounded(next(few), up),
+        "down": rounded(next(few), down),
+    }, 4
+
+
+def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
+    """Return inputs with special values, and where they are."""
+    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "gate", "up", "down"), seed)
+
+
+def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:  # noqa: ARG001
+    """Return scalars under which the same inputs have another answer: there are none."""
+    return []
+
+
+def growth_cases(dtype: DType) -> tuple[Case, ...]:
+    """Return cases that differ only in the length of the last reduction, shortest first."""
+    return tuple(_sized((32, 64, n), dtype) for n in (64, 512, 4096))
+
+
+def depth(case: Case) -> int:
+    """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
+    # The first two products round `k` times and count in the scale with a share only.
+    return case.axes["n"] + int((4 + case.axes["k"]) / INTERNAL_SHARE)
 
 
 def reference(

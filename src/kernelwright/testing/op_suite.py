@@ -5,88 +5,51 @@ each claim by itself. A broken claim is an `AssertionError` that names the case.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, Distribution, DType
 from kernelwright.core.ports import Op
+from kernelwright.testing.op_facts import (
+    SEED,
+    drawn_inputs,
+    errors,
+    executed_cases,
+    is_small,
+    largest_small,
+    listed_cases,
+    require,
+    require_outputs,
+    small_public,
+    torch_dtype,
+    widened,
+)
+from kernelwright.testing.op_stage_suite import STAGE_CHECKS
 
 if TYPE_CHECKING:
-    from torch import Tensor, dtype
+    from torch import Tensor
 
-MOST_FLOPS = 300_000_000
-"""Cases above this are described and counted but not executed: they belong on a GPU."""
-MOST_BYTES = 32_000_000
-"""The same for memory."""
 SAMPLES = 200
 """Hidden cases drawn."""
 EXECUTED_SAMPLES = 8
 """Hidden cases also run."""
 MOST_ERROR = {DType.FP32: 128.0, DType.FP16: 4.0, DType.BF16: 4.0}
 """Largest error of the reference in half-ulps of the error scale; in fp32 those of intermediates add up."""
-SEED = 1000
-"""Seed of the inputs where one draw is enough."""
 COARSE_BITS = {DType.FP32: 11, DType.FP16: 8, DType.BF16: 4}
 """Significant bits of an answer in the next lower precision: fp16 for fp32, bf16 for fp16, fp8 for bf16."""
+TELLING = (
+    *(Distribution.SIGNED, Distribution.SCALED, Distribution.OFFSET, Distribution.HEAVY_TAILED),
+    *(Distribution.SPARSE, Distribution.WIDE, Distribution.OUTLIERS, Distribution.SORTED),
+)
+"""Distributions on which a wrong answer must stand out; the others are there to break a right one."""
 COMPUTE_CLASSES = ("fp32", "tf32", "fp16", "bf16")
-
-
-def _require(claim: bool, message: str) -> None:
-    if not claim:
-        raise AssertionError(message)
-
-
-def _torch_dtype(kind: DType) -> "dtype":
-    import torch
-
-    return {DType.FP32: torch.float32, DType.FP16: torch.float16, DType.BF16: torch.bfloat16}[kind]
-
-
-def listed_cases(op: Op) -> tuple[Case, ...]:
-    """Return the public and the edge cases."""
-    return (*op.public_cases(), *op.edge_cases())
-
-
-def executed_cases(op: Op) -> list[Case]:
-    """Return the listed cases a CPU runs in a moment."""
-    return [case for case in listed_cases(op) if _is_small(op, case)]
-
-
-def _is_small(op: Op, case: Case) -> bool:
-    work = op.work(case)
-    return work.flops <= MOST_FLOPS and work.bytes_moved <= MOST_BYTES
-
-
-def _small_public(op: Op) -> list[Case]:
-    return [case for case in op.public_cases() if _is_small(op, case)]
-
-
-def _largest_small(op: Op, dtype: DType) -> Case:
-    """Return the public case with the most data to look at."""
-    found = [case for case in _small_public(op) if case.dtype is dtype]
-    return max(found, key=lambda case: case.inputs[0].numel)
-
-
-def _drawn(op: Op, cases: list[Case]) -> Iterator[tuple[Case, Distribution, dict[str, "Tensor"]]]:
-    """Yield inputs: a public case under every distribution, the others under one each in turn."""
-    every = tuple(Distribution)
-    public = {case.hash for case in op.public_cases()}
-    for number, case in enumerate(cases):
-        chosen = every if case.hash in public else (every[number % len(every)],)
-        for distribution in chosen:
-            yield case, distribution, op.make_inputs(case, distribution, SEED)
-
-
-def _widened(inputs: Mapping[str, "Tensor"]) -> dict[str, "Tensor"]:
-    """Return the same values in float64; labels stay integers."""
-    return {name: t.double() if t.is_floating_point() else t for name, t in inputs.items()}
 
 
 def check_description(op: Op) -> None:
     """Require one line of summary and at least one dtype."""
-    _require(bool(op.SUMMARY.strip()) and "\n" not in op.SUMMARY, "SUMMARY must be one line")
-    _require(len(op.DTYPES) > 0 and len(set(op.DTYPES)) == len(op.DTYPES), "DTYPES must name each type once")
+    require(bool(op.SUMMARY.strip()) and "\n" not in op.SUMMARY, "SUMMARY must be one line")
+    require(len(op.DTYPES) > 0 and len(set(op.DTYPES)) == len(op.DTYPES), "DTYPES must name each type once")
 
 
 def check_cases(op: Op) -> None:
@@ -94,24 +57,22 @@ def check_cases(op: Op) -> None:
     listed = listed_cases(op)
     hashes = [case.hash for case in listed]
     for case in listed:
-        _require(hashes.count(case.hash) == 1, f"{case.label} {case.scalars} is listed twice")
+        require(hashes.count(case.hash) == 1, f"{case.label} {case.scalars} is listed twice")
         again = op.case(case.axes, case.dtype, case.scalars)
-        _require(again.hash == case.hash, f"{case.label} cannot be rebuilt from its axes, dtype and scalars")
-        _require(
-            all(spec.is_contiguous for spec in (*case.inputs, *case.outputs)), f"{case.label} is strided"
-        )
-    _require({case.op for case in listed} == {listed[0].op}, "cases of more than one op")
-    small = {case.dtype for case in _small_public(op)}
-    _require(small == set(op.DTYPES), f"small public cases cover {small}, not all of DTYPES")
+        require(again.hash == case.hash, f"{case.label} cannot be rebuilt from its axes, dtype and scalars")
+        require(all(spec.is_contiguous for spec in (*case.inputs, *case.outputs)), f"{case.label} is strided")
+    require({case.op for case in listed} == {listed[0].op}, "cases of more than one op")
+    small = {case.dtype for case in small_public(op)}
+    require(small == set(op.DTYPES), f"small public cases cover {small}, not all of DTYPES")
     elements = [sum(spec.numel for spec in case.inputs) for case in op.public_cases()]
-    _require(elements == sorted(elements), "public cases must come smallest first")
+    require(elements == sorted(elements), "public cases must come smallest first")
 
 
 def check_identity(op: Op) -> None:
     """Require a hash that does not depend on the weight by time."""
     for case in listed_cases(op):
         heavier = case.model_copy(update={"weight": case.weight + 1})
-        _require(
+        require(
             Case.model_validate(heavier.model_dump()).hash == case.hash,
             f"{case.label}: weight is in the hash",
         )
@@ -124,134 +85,119 @@ def check_edges(op: Op) -> None:
     single = [
         case for case in edges if sum(extent == 1 for extent in case.axes.values()) * 2 >= len(case.axes)
     ]
-    _require(bool(empty), "no edge case has an empty input")
-    _require(bool(single), "no edge case has size one on at least half of its axes")
+    require(bool(empty), "no edge case has an empty input")
+    require(bool(single), "no edge case has size one on at least half of its axes")
 
 
 def check_work(op: Op) -> None:
     """Require the bytes of the tensors, FLOPs wherever there is an element, and a known compute class."""
     for case in listed_cases(op):
         work = op.work(case)
-        _require(work.bytes_read == sum(s.nbytes for s in case.inputs), f"{case.label}: bytes read")
-        _require(work.bytes_written == sum(s.nbytes for s in case.outputs), f"{case.label}: bytes written")
+        require(work.bytes_read == sum(s.nbytes for s in case.inputs), f"{case.label}: bytes read")
+        require(work.bytes_written == sum(s.nbytes for s in case.outputs), f"{case.label}: bytes written")
         busy = all(spec.numel for spec in (*case.inputs, *case.outputs))
-        _require(work.flops > 0 or not busy, f"{case.label}: no FLOPs")
-        _require(work.compute_class in COMPUTE_CLASSES, f"{case.label}: compute class {work.compute_class!r}")
+        require(work.flops > 0 or not busy, f"{case.label}: no FLOPs")
+        require(work.compute_class in COMPUTE_CLASSES, f"{case.label}: compute class {work.compute_class!r}")
 
 
 def check_samples(op: Op) -> None:
     """Require hidden cases that are legal, small, reproducible and different, scalars included."""
     rng, again = random.Random(7), random.Random(7)
     drawn = [op.sample_case(rng) for _ in range(SAMPLES)]
-    _require(drawn[0].hash == op.sample_case(again).hash, "sample_case does not follow its generator")
+    require(drawn[0].hash == op.sample_case(again).hash, "sample_case does not follow its generator")
     for case in drawn:
-        _require(op.case(case.axes, case.dtype, case.scalars).hash == case.hash, f"{case.label} is not legal")
-        _require(_is_small(op, case), f"{case.label} is too big for a hidden test")
-        _require(sum(s.numel for s in case.outputs) <= 1 << 20, f"{case.label}: more than a million outputs")
-    _require(len({case.hash for case in drawn}) > SAMPLES // 2, "hidden cases repeat themselves")
-    _require({case.dtype for case in drawn} == set(op.DTYPES), "hidden cases leave out a dtype")
+        require(op.case(case.axes, case.dtype, case.scalars).hash == case.hash, f"{case.label} is not legal")
+        require(is_small(op, case), f"{case.label} is too big for a hidden test")
+        require(sum(s.numel for s in case.outputs) <= 1 << 20, f"{case.label}: more than a million outputs")
+    require(len({case.hash for case in drawn}) > SAMPLES // 2, "hidden cases repeat themselves")
+    require({case.dtype for case in drawn} == set(op.DTYPES), "hidden cases leave out a dtype")
     for name in drawn[0].scalars:
-        _require(len({case.scalars[name] for case in drawn}) > 1, f"hidden cases never vary {name!r}")
+        require(len({case.scalars[name] for case in drawn}) > 1, f"hidden cases never vary {name!r}")
     for number, case in enumerate(drawn[:EXECUTED_SAMPLES]):
-        _require_outputs(case, op.reference(op.make_inputs(case, Distribution.SIGNED, number), case.scalars))
-
-
-def _require_outputs(case: Case, outputs: tuple["Tensor", ...], *, wide: bool = False) -> None:
-    import torch
-
-    _require(
-        len(outputs) == len(case.outputs),
-        f"{case.label}: {len(outputs)} outputs, {len(case.outputs)} declared",
-    )
-    for spec, output in zip(case.outputs, outputs, strict=True):
-        expected = torch.float64 if wide else _torch_dtype(spec.dtype)
-        _require(
-            tuple(output.shape) == spec.shape, f"{case.label}: {spec.name} has shape {tuple(output.shape)}"
-        )
-        _require(output.dtype == expected, f"{case.label}: {spec.name} came out as {output.dtype}")
+        require_outputs(case, op.reference(op.make_inputs(case, Distribution.SIGNED, number), case.scalars))
 
 
 def check_inputs(op: Op) -> None:
     """Require inputs of the declared shapes, a function of the seed, never constant, without -0.0."""
     import torch
 
-    for case, distribution, first in _drawn(op, executed_cases(op)):
+    for case, distribution, first in drawn_inputs(op, executed_cases(op)):
         same, other = (op.make_inputs(case, distribution, seed) for seed in (SEED, SEED + 1))
         where = f"{case.label} {distribution.value}"
-        _require(list(first) == [spec.name for spec in case.inputs], f"{where}: names {list(first)}")
+        require(list(first) == [spec.name for spec in case.inputs], f"{where}: names {list(first)}")
         for spec in case.inputs:
             t = first[spec.name]
-            _require(tuple(t.shape) == spec.shape and t.is_contiguous(), f"{where}: shape of {spec.name}")
-            _require(torch.equal(t, same[spec.name]), f"{where}: {spec.name} is not a function of the seed")
+            require(tuple(t.shape) == spec.shape and t.is_contiguous(), f"{where}: shape of {spec.name}")
+            require(torch.equal(t, same[spec.name]), f"{where}: {spec.name} is not a function of the seed")
             if t.is_floating_point():
-                _require(t.dtype == _torch_dtype(spec.dtype), f"{where}: {spec.name} is {t.dtype}")
-                _require(bool(t.isfinite().all()), f"{where}: {spec.name} is not finite")
-                _require(not (t.eq(0) & t.signbit()).any(), f"{where}: {spec.name} holds -0.0")
+                require(t.dtype == torch_dtype(spec.dtype), f"{where}: {spec.name} is {t.dtype}")
+                require(bool(t.isfinite().all()), f"{where}: {spec.name} is not finite")
+                require(not (t.eq(0) & t.signbit()).any(), f"{where}: {spec.name} holds -0.0")
             if t.is_floating_point() and spec.numel >= 16:
-                _require(not torch.equal(t, other[spec.name]), f"{where}: {spec.name} ignores the seed")
-                _require(bool(t.min() < t.max()), f"{where}: {spec.name} is constant")
+                require(not torch.equal(t, other[spec.name]), f"{where}: {spec.name} ignores the seed")
+                is_row = distribution is Distribution.EQUAL and spec.numel == spec.shape[-1]
+                require(is_row or bool(t.min() < t.max()), f"{where}: {spec.name} is constant")
+
+
+ARRANGED: dict[Distribution, Callable[["Tensor", "Tensor"], bool]] = {
+    Distribution.WIDE: lambda t, _: bool(t.abs().max() > 1e3 * t.abs().min()),
+    Distribution.CANCELLING: lambda t, _: bool(
+        (t[..., 0:-1:2] + t[..., 1::2]).abs().mean() < 0.7 * t[..., 0:-1:2].abs().mean()
+    ),
+    Distribution.DENORMAL: lambda t, _: bool(0 < t.abs().max() < 2**-13),
+    Distribution.ALTERNATING: lambda t, _: bool(
+        (t[..., 0:-1:2].sign() != t[..., 1::2].sign()).double().mean() > 0.9
+    ),
+    Distribution.OUTLIERS: lambda t, signed: bool(t.abs().max() > signed.abs().max()),
+    Distribution.EQUAL: lambda t, _: bool((t == t[..., :1]).all()),
+    Distribution.SORTED: lambda t, _: bool((t.diff(dim=-1) >= 0).all()),
+    Distribution.NEAR_MAX: lambda t, signed: bool(
+        t.abs().min() > 0.8 * t.abs().max() or t.abs().max() == signed.abs().max()
+    ),
+}
+"""What the first input must look like, beside its standard normal draw; an op may keep an input out of `near_max`."""
 
 
 def check_distributions(op: Op) -> None:
     """Require of the first input that each distribution is what its name says."""
     for dtype in op.DTYPES:
-        case = _largest_small(op, dtype)
+        case = largest_small(op, dtype)
         drawn = {kind: op.make_inputs(case, kind, 5)[case.inputs[0].name].double() for kind in Distribution}
         signed = drawn[Distribution.SIGNED]
-        _require(0.3 < signed.gt(0).double().mean() < 0.7, f"{case.label}: signed has one sign")
+        require(0.3 < signed.gt(0).double().mean() < 0.7, f"{case.label}: signed has one sign")
         offset = drawn[Distribution.OFFSET]
-        _require(bool(offset.mean().abs() > 2 * offset.std()), f"{case.label}: offset is not offset")
+        require(bool(offset.mean().abs() > 2 * offset.std()), f"{case.label}: offset is not offset")
         heavy = drawn[Distribution.HEAVY_TAILED]
-        _require(
-            bool(heavy.abs().max() > 6 * heavy.abs().median()), f"{case.label}: heavy_tailed has no tail"
-        )
+        require(bool(heavy.abs().max() > 6 * heavy.abs().median()), f"{case.label}: heavy_tailed has no tail")
         sparse = drawn[Distribution.SPARSE].eq(0).double().mean()
-        _require(0.85 < sparse < 1, f"{case.label}: sparse is {sparse:.0%} zeros")
+        require(0.85 < sparse < 1, f"{case.label}: sparse is {sparse:.0%} zeros")
         spread = drawn[Distribution.SCALED].flatten(0, -2).square().mean(-1).sqrt()
-        _require(bool(spread.max() > 4 * spread.min()), f"{case.label}: rows of scaled have one scale")
+        require(bool(spread.max() > 4 * spread.min()), f"{case.label}: rows of scaled have one scale")
         integers = drawn[Distribution.INTEGER]
-        _require(bool(integers.eq(integers.round()).all()), f"{case.label}: integer is not integral")
-
-
-def _errors(
-    op: Op, case: Case, inputs: Mapping[str, "Tensor"]
-) -> Iterator[tuple["Tensor", "Tensor", "Tensor"]]:
-    """Yield, per output, the reference's result, the float64 result and the scale where that is finite."""
-    import torch
-
-    wide = _widened(inputs)
-    results, exacts = op.reference(inputs, case.scalars), op.reference(wide, case.scalars)
-    _require_outputs(case, results)
-    _require_outputs(case, exacts, wide=True)
-    for result, exact, scale in zip(results, exacts, op.error_scale(wide, case.scalars), strict=True):
-        _require(scale.shape == exact.shape, f"{case.label}: error scale of shape {tuple(scale.shape)}")
-        _require(scale.dtype == torch.float64, f"{case.label}: error scale in {scale.dtype}")
-        _require(
-            torch.equal(result.isfinite(), exact.isfinite()), f"{case.label}: finite in one precision only"
-        )
-        finite = exact.isfinite()
-        yield result[finite], exact[finite], scale[finite]
+        require(bool(integers.eq(integers.round()).all()), f"{case.label}: integer is not integral")
+        for kind, claim in ARRANGED.items():
+            require(claim(drawn[kind], signed), f"{case.label}: {kind.value} is not what it says")
 
 
 def check_precision(op: Op) -> None:
     """Require a reference that tends to its float64 self, and an error scale positive where it is needed."""
     import torch
 
-    for case, distribution, inputs in _drawn(op, executed_cases(op)):
-        number = torch.finfo(_torch_dtype(case.dtype))
-        for result, exact, scale in _errors(op, case, inputs):
+    for case, distribution, inputs in drawn_inputs(op, executed_cases(op)):
+        number = torch.finfo(torch_dtype(case.dtype))
+        for result, exact, scale in errors(op, case, inputs):
             where = f"{case.label} {case.scalars} {distribution.value}"
-            _require(
+            require(
                 bool((scale.isfinite() & (scale >= 0)).all()), f"{where}: error scale negative or infinite"
             )
-            _require(
+            require(
                 bool((scale[exact != 0] > 0).all()),
                 f"{where}: error scale is zero beside an answer that is not",
             )
             # Below the smallest normal number spacing is absolute, so that number is the least scale.
             units = (result.double() - exact).abs() / scale.clamp_min(number.tiny) / (number.eps / 2)
             worst = float(units.max()) if units.numel() else 0.0
-            _require(
+            require(
                 worst <= MOST_ERROR[case.dtype], f"{where}: {worst:.1f} half-ulps of the scale from float64"
             )
 
@@ -265,10 +211,10 @@ def check_exactness(op: Op) -> None:
     for number, case in enumerate(executed_cases(op)):
         inputs = op.make_inputs(case, Distribution.INTEGER, number)
         for name, t in inputs.items():
-            _require(bool(t.eq(t.round()).all()), f"{case.label}: integer input {name} is not integral")
-        results, exacts = op.reference(inputs, case.scalars), op.reference(_widened(inputs), case.scalars)
+            require(bool(t.eq(t.round()).all()), f"{case.label}: integer input {name} is not integral")
+        results, exacts = op.reference(inputs, case.scalars), op.reference(widened(inputs), case.scalars)
         for result, exact in zip(results, exacts, strict=True):
-            _require(torch.equal(result.double(), exact), f"{case.label}: integer inputs are not exact")
+            require(torch.equal(result.double(), exact), f"{case.label}: integer inputs are not exact")
 
 
 def check_sensitivity(op: Op) -> None:
@@ -276,13 +222,13 @@ def check_sensitivity(op: Op) -> None:
     import torch
 
     for dtype in op.DTYPES:
-        case = _largest_small(op, dtype)
+        case = largest_small(op, dtype)
         inputs, others = (op.make_inputs(case, Distribution.SIGNED, seed) for seed in (21, 22))
         before = op.reference(inputs, case.scalars)
         for name in inputs:
             after = op.reference({**inputs, name: others[name]}, case.scalars)
             same = all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-            _require(not same, f"{case.label}: the answer does not depend on {name}")
+            require(not same, f"{case.label}: the answer does not depend on {name}")
 
 
 def check_null_models(op: Op) -> None:
@@ -291,12 +237,12 @@ def check_null_models(op: Op) -> None:
 
     for dtype in op.DTYPES:
         # Pooled over the small cases: a loss is one number, whose error may be zero by luck.
-        for distribution in set(Distribution) - {Distribution.INTEGER}:
+        for distribution in TELLING:
             own, zeros, coarse = [], [], []
-            for case in (case for case in _small_public(op) if case.dtype is dtype):
+            for case in (case for case in small_public(op) if case.dtype is dtype):
                 for seed in range(4):
                     inputs = op.make_inputs(case, distribution, 100 + seed)
-                    for result, exact, scale in _errors(op, case, inputs):
+                    for result, exact, scale in errors(op, case, inputs):
                         floor = scale.clamp_min(torch.finfo(result.dtype).tiny)
                         fraction, exponent = torch.frexp(exact)
                         bits = 2.0 ** COARSE_BITS[dtype]
@@ -305,10 +251,10 @@ def check_null_models(op: Op) -> None:
                         zeros.append((exact / floor).flatten())
                         coarse.append(((rounded - exact) / floor).flatten())
             allowed = 1.5 * _rms(own) + 1e-12
-            _require(
+            require(
                 _rms(zeros) > 8 * allowed, f"{op.SUMMARY}: zeros pass in {dtype.value} {distribution.value}"
             )
-            _require(
+            require(
                 _rms(coarse) > allowed,
                 f"{op.SUMMARY}: a coarse answer passes in {dtype.value} {distribution.value}",
             )
@@ -333,6 +279,7 @@ CHECKS: dict[str, Callable[[Op], None]] = {
     "exactness": check_exactness,
     "sensitivity": check_sensitivity,
     "null models": check_null_models,
+    **STAGE_CHECKS,
 }
 """Every claim by name."""
 
@@ -346,6 +293,6 @@ def load_op(name: str) -> Op:
 def check_op(name: str) -> None:
     """Hold every claim against the op of that name."""
     op = load_op(name)
-    _require(all(case.op == name for case in listed_cases(op)), f"cases must name their op {name!r}")
+    require(all(case.op == name for case in listed_cases(op)), f"cases must name their op {name!r}")
     for check in CHECKS.values():
         check(op)
