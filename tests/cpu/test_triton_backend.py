@@ -1,4 +1,4 @@
-"""The Triton backend: what it refuses, how it fails, and what it leaves for a launcher. No GPU, no torch."""
+"""The Triton backend without a GPU: what it refuses, how it fails, what it leaves, what the judge says of it."""
 
 import json
 from importlib import metadata
@@ -8,8 +8,15 @@ import pytest
 
 from kernelwright.backends import triton as backend
 from kernelwright.backends._triton_report import nvidia_resources
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.case import DType
 from kernelwright.core.plan import KernelUnit, Parameter
-from kernelwright.core.verdict import Status
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Profile, Stage, Status
+from kernelwright.engine.seeds import seed
+from kernelwright.engine.service import JudgeClient
+from kernelwright.hardware.detect import cpu_device
 
 HEAD = "import triton\nimport triton.language as tl\n"
 PLAN = "\n\ndef plan(case, params, device):\n    return {'launches': []}\n"
@@ -282,3 +289,73 @@ def test_availability_names_the_remedy_when_triton_is_missing(monkeypatch: pytes
     assert not answer.usable
     assert answer.detail == "the triton package is not installed"
     assert "pip install triton" in answer.remedy
+
+
+def on_cpu(op: str, dtype: DType = DType.FP32) -> Problem:
+    case = plugins.load("ops", op).case({"rows": 16, "cols": 64}, dtype)
+    return Problem(op=op, cases=(case,), device=cpu_device())
+
+
+def starting(op: str, language: str = "triton", old: str = "", new: str = "") -> Candidate:
+    """Return a seed with one change; the text must be there."""
+    found = seed(op, language, Origin.AUTHOR)
+    assert found is not None
+    assert old in found.source
+    return found.model_copy(update={"source": found.source.replace(old, new)}) if old else found
+
+
+@pytest.mark.parametrize("op", ["rmsnorm", "softmax"])
+def test_without_a_gpu_the_judge_checks_a_seed_in_the_interpreter(op: str, judge: JudgeClient) -> None:
+    found = judge.evaluate(on_cpu(op), starting(op), Profile.QUICK)
+    assert found.status is Status.ACCEPTED, found.failure
+    assert found.timing is None
+    # fp32 and fp16 are asked for; bf16 is left out because the interpreter gets it wrong.
+    assert found.stages[-1].checked >= 2
+
+
+WRONG = {
+    "rmsnorm": ("+ eps", "+ 2 * eps + 0.01"),
+    "softmax": ("tl.div_rn(weight, total)", "tl.div_rn(weight, total + 0.001)"),
+}
+
+
+@pytest.mark.parametrize("op", WRONG)
+def test_without_a_gpu_a_wrong_kernel_is_wrong(op: str, judge: JudgeClient) -> None:
+    found = judge.evaluate(on_cpu(op), starting(op, "triton", *WRONG[op]), Profile.QUICK)
+    assert found.status is Status.WRONG, found.failure
+
+
+def test_without_a_gpu_nothing_is_certified(judge: JudgeClient) -> None:
+    candidate = starting("rmsnorm")
+    found = judge.evaluate(on_cpu("rmsnorm"), candidate, Profile.KEEP)
+    assert (found.status, found.timing) == (Status.UNSUPPORTED, None)
+    assert found.failure is not None
+    assert found.failure.stage is Stage.TIMING
+    assert "correctness only: no GPU here" in found.failure.reason
+    compared = judge.compare(on_cpu("rmsnorm"), candidate, candidate)
+    assert compared.status is Status.UNSUPPORTED
+
+
+def test_without_a_gpu_bf16_is_refused_by_name(judge: JudgeClient) -> None:
+    found = judge.evaluate(on_cpu("rmsnorm", DType.BF16), starting("rmsnorm"), Profile.KEEP)
+    assert found.status is Status.UNSUPPORTED
+    assert found.failure is not None
+    assert "computes bf16 wrongly" in found.failure.reason
+
+
+def test_without_a_gpu_cuda_cannot_be_judged_and_says_so(judge: JudgeClient) -> None:
+    found = judge.evaluate(on_cpu("rmsnorm"), starting("rmsnorm", "cuda"), Profile.QUICK)
+    assert found.status is Status.UNSUPPORTED
+    assert found.failure is not None
+    assert "no GPU here" in found.failure.reason
+
+
+def test_a_plan_that_fails_in_the_interpreter_is_refused_with_its_line(judge: JudgeClient) -> None:
+    broken = starting(
+        "rmsnorm",
+        "triton",
+        "def plan(case, params, device):",
+        "def plan(case, params, device):\n    absent = case.absent",
+    )
+    found = judge.evaluate(on_cpu("rmsnorm"), broken, Profile.QUICK)
+    assert found.status is Status.REFUSED, found.failure

@@ -21,7 +21,7 @@ HOST_CALLS = frozenset(
 
 def refusal(module: ast.Module) -> str | None:
     """Return the first reason to refuse a module, with its line, or None."""
-    guard = _Guard()
+    guard = TritonGuard()
     for node in module.body:
         if reason := guard.statement(node):
             return f"line {node.lineno}: {reason}"
@@ -33,7 +33,7 @@ def refusal(module: ast.Module) -> str | None:
     return None
 
 
-class _Guard:
+class TritonGuard:
     """Judges statements one by one and remembers what the imports bound."""
 
     def __init__(self) -> None:
@@ -45,16 +45,19 @@ class _Guard:
             case ast.Expr(value=ast.Constant(value=str())) | ast.FunctionDef(name="plan"):
                 return None
             case ast.Import() | ast.ImportFrom():
-                return self._import(node)
-            case ast.Assign(targets=[ast.Name()], value=value) if self._is_literal(value):
+                return self.bind_import(node, MODULES, PACKAGES)
+            case ast.Assign(targets=[ast.Name()], value=value) if self.is_literal(value):
                 return None
             case ast.Assign():
                 return "a module-level value must be a name bound to a literal or to tl.constexpr(literal)"
             case ast.FunctionDef():
-                return self._kernel(node)
+                return self.kernel_head(node)
         return f"{type(node).__name__} is not allowed at module level"
 
-    def _import(self, node: ast.Import | ast.ImportFrom) -> str | None:
+    def bind_import(
+        self, node: ast.Import | ast.ImportFrom, modules: tuple[str, ...], packages: tuple[str, ...]
+    ) -> str | None:
+        """Remember what an import binds, or return why it is refused."""
         if isinstance(node, ast.Import):
             names = {alias.name: alias.name for alias in node.names}
             bound = {
@@ -68,36 +71,35 @@ class _Guard:
             names = {f"{home}.{alias.name}": home for alias in node.names}
             bound = {alias.asname or alias.name: f"{home}.{alias.name}" for alias in node.names}
         for full, module in names.items():
-            if not (module in MODULES or module.startswith(PACKAGES)) or full.endswith("*"):
-                return f"import of {full} is not allowed; only {', '.join(MODULES)} may be imported"
+            if not (module in modules or module.startswith(packages)) or full.endswith("*"):
+                return f"import of {full} is not allowed; only {', '.join(modules)} may be imported"
         self.bound |= bound
         return None
 
-    def _is_literal(self, node: ast.expr) -> bool:
+    def is_literal(self, node: ast.expr) -> bool:
+        """Tell whether a value is a literal or tl.constexpr of one."""
         if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-            name = self._dotted(node.func)
-            return (
-                name.startswith(PACKAGES) and name.endswith(".constexpr") and self._is_literal(node.args[0])
-            )
+            name = self.dotted(node.func)
+            return name.startswith(PACKAGES) and name.endswith(".constexpr") and self.is_literal(node.args[0])
         try:
             ast.literal_eval(node)
         except (ValueError, TypeError, SyntaxError, RecursionError):
             return False
         return True
 
-    def _kernel(self, node: ast.FunctionDef) -> str | None:
+    def kernel_head(self, node: ast.FunctionDef) -> str | None:
         """Return why a function may not stand here: its decorator, or what Python would run in its head."""
         calls = [item for item in node.decorator_list if isinstance(item, ast.Call)]
         names = [item.func if isinstance(item, ast.Call) else item for item in node.decorator_list]
-        if len(names) != 1 or self._dotted(names[0]) not in JIT or any(call.args for call in calls):
+        if len(names) != 1 or self.dotted(names[0]) not in JIT or any(call.args for call in calls):
             return f"{node.name!r} must be decorated with triton.jit or gluon.jit and nothing else"
         values = [word.value for call in calls for word in call.keywords]
         values += [*node.args.defaults, *(item for item in node.args.kw_defaults if item)]
-        if not all(self._is_literal(value) for value in values):
+        if not all(self.is_literal(value) for value in values):
             return f"defaults and jit options of {node.name!r} must be literals"
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         notes = [note for note in (*(item.annotation for item in arguments), node.returns) if note]
-        if not all(isinstance(note, ast.Constant) or self._dotted(note) for note in notes):
+        if not all(isinstance(note, ast.Constant) or self.dotted(note) for note in notes):
             return f"annotations of {node.name!r} must be plain names"
         return None
 
@@ -108,14 +110,14 @@ class _Guard:
         name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
         if name.startswith("__") or (isinstance(node, ast.Name) and name in HOST_CALLS):
             return f"{name!r} is not allowed"
-        full = self._dotted(node) if isinstance(node, ast.Attribute) else ""
+        full = self.dotted(node) if isinstance(node, ast.Attribute) else ""
         if full.startswith("triton.") and full not in REACHABLE and not full.startswith(PACKAGES):
             return f"{full!r} is not allowed in a kernel"
         return None
 
-    def _dotted(self, node: ast.expr) -> str:
+    def dotted(self, node: ast.expr) -> str:
         """Return the full name of `a.b.c`, `a` replaced by what it was imported as; empty for anything else."""
         if isinstance(node, ast.Attribute):
-            inner = self._dotted(node.value)
+            inner = self.dotted(node.value)
             return f"{inner}.{node.attr}" if inner else ""
         return self.bound.get(node.id, node.id) if isinstance(node, ast.Name) else ""

@@ -33,6 +33,15 @@ FLAGS = (
     "-Wall",
     "-Wno-maybe-uninitialized",
 )
+SANITIZED = "KW_SANITIZED"
+"""Beside the parameters, it asks for a build that checks itself; no macro of the candidate's."""
+SANITIZERS = (
+    "-O1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-U__SANITIZE_ADDRESS__",  # a source that knows it is being watched may behave
+)
 MAX_SOURCE_BYTES = 1 << 20
 MAX_LOG_BYTES = 8192
 MAX_AXES = 8
@@ -102,8 +111,9 @@ def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildR
     if found is None:
         return BuildResult(status=Status.BUILD_FAILED, log=f"no compiler: {available().remedy}")
     (folder / "kernel.cpp").write_text(source)
-    macros = [f"-D{name}={_macro(value)}" for name, value in values.items()]
-    command = [found, *FLAGS, f"-I{include_folder()}", *macros, "kernel.cpp", "-o", "kernel.so"]
+    macros = [f"-D{name}={_macro(value)}" for name, value in values.items() if name != SANITIZED]
+    flags = (*FLAGS, *SANITIZERS) if values.get(SANITIZED) else FLAGS
+    command = [found, *flags, f"-I{include_folder()}", *macros, "kernel.cpp", "-o", "kernel.so"]
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
@@ -114,6 +124,16 @@ def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildR
     if done.returncode != 0:
         return BuildResult(status=Status.BUILD_FAILED, log=log)
     return BuildResult(status=Status.ACCEPTED, log=log, artefact="kernel.so")
+
+
+def sanitizer_runtime() -> Path | None:
+    """Return the library a process must load first to run a sanitized artefact, or None if there is none."""
+    found = compiler()
+    if found is None:
+        return None
+    command = [found, "-print-file-name=libasan.so"]
+    said = subprocess.run(command, text=True, capture_output=True, check=False).stdout.strip()
+    return Path(said) if Path(said).is_absolute() and Path(said).exists() else None
 
 
 def _macro(value: ParamValue) -> str:

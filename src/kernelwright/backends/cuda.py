@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernelwright.backends._cuda_compile import (
@@ -180,6 +181,11 @@ def compile_unit(source: str, unit: KernelUnit, target: str, folder: Path) -> Bu
     _write(folder / f"{stem}.json", json.dumps(facts, indent=1, sort_keys=True).encode())
     log, artefact = _bounded(_warnings(compiled.log)), f"{stem}.cubin"
     return BuildResult(status=Status.ACCEPTED, log=log, artefact=artefact, resources=needs | counts)
+
+
+def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildResult:  # noqa: ARG001
+    """Say that CUDA C++ cannot run on a CPU: this is what a machine without a GPU is answered."""
+    return BuildResult(status=Status.UNSUPPORTED, log="CUDA C++ needs an NVIDIA GPU to run on; no GPU here")
 
 
 def _flags(unit: KernelUnit) -> list[str]:

@@ -3,7 +3,8 @@
 1. `check` reads the syntax tree: imports, constants, jitted kernels and `plan`, nothing else at module level.
 2. `compile_unit` imports the file in the builder's process and compiles one kernel for a named target. It leaves
    the device binary and a JSON beside it that says how to launch it; the launcher needs neither Triton nor the file.
-3. `interpret` carries out a plan on CPU tensors, for correctness only.
+3. Without a GPU, `build` keeps source and parameters, and `bind` interprets the plans in a runner on the CPU, for
+   correctness only.
 """
 
 import ast
@@ -18,26 +19,27 @@ from dataclasses import dataclass
 from importlib import metadata
 from io import StringIO
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernelwright.backends._triton_guard import refusal
+from kernelwright.backends._triton_interpret import INTERPRETED_AS as INTERPRETED_AS
+from kernelwright.backends._triton_interpret import bind as bind
+from kernelwright.backends._triton_interpret import interpret as interpret
+from kernelwright.backends._triton_interpret import interpretable as interpretable
 from kernelwright.backends._triton_report import (
     amd_parameter_bytes,
     amd_resources,
     nvidia_parameter_bytes,
     nvidia_resources,
 )
-from kernelwright.core.case import Case, DType
+from kernelwright.backends._triton_source import imported, kernel_named
+from kernelwright.core.candidate import ParamValue
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.frozen import digest
-from kernelwright.core.plan import BufferArg, KernelUnit, LaunchPlan, ScalarArg
-from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_params, parse_plan
+from kernelwright.core.plan import KernelUnit
+from kernelwright.core.plan_language import PlanFault, parse_params, parse_plan
 from kernelwright.core.ports import Availability, BuildResult
 from kernelwright.core.verdict import Status
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 SUMMARY = "Triton and Gluon kernels with a launch plan; NVIDIA and AMD GPUs, the interpreter on CPUs"
 EXTENSION = ".py"
@@ -142,12 +144,25 @@ def compile_unit(source: str, unit: KernelUnit, target: str, folder: Path) -> Bu
     _write(path, source.encode())
     with _contained(folder) as said:
         try:
-            kernel = _kernel_named(_imported(path), unit.kernel)
+            kernel = kernel_named(imported(path), unit.kernel)
             binding = _bind(kernel, unit)
             compiled = _compiled(kernel, binding, unit, name)
         except (TritonError, *COMPILER_FAULTS) as error:
             return _failed(f"{_explained(error, path)}\n{said()}".replace(str(path), "candidate.py"))
         return _artefact(compiled, binding, unit, name, folder, said())
+
+
+def interprets(source: str) -> bool:  # noqa: ARG001
+    """Tell that on a CPU any source of this language runs under an interpreter."""
+    return True
+
+
+def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildResult:
+    """Keep source and parameters for the interpreter: what a machine without a GPU can judge."""
+    if reason := check(source):
+        return BuildResult(status=Status.REFUSED, log=reason)
+    _write(folder / "kernel.json", json.dumps({"source": source, "values": dict(values)}).encode())
+    return BuildResult(status=Status.ACCEPTED, artefact="kernel.json")
 
 
 def _failed(log: str) -> BuildResult:
@@ -194,26 +209,6 @@ def _contained(folder: Path) -> Iterator[Callable[[], str]]:
             tempfile.tempdir = previous
             os.dup2(saved, 2)
             os.close(saved)
-
-
-def _imported(path: Path) -> ModuleType:
-    """Import a candidate's file under a name of its own: jitted functions must live in a real file."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"cannot load {path.name}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _kernel_named(module: ModuleType, name: str) -> Any:
-    """Return the jitted function or raise LookupError naming those there are. `Any`: Triton is imported lazily."""
-    kernels = sorted(
-        key for key, value in vars(module).items() if hasattr(value, "arg_names") and hasattr(value, "fn")
-    )
-    if name not in kernels:
-        raise LookupError(f"no kernel named {name!r}; there are {', '.join(kernels)}")
-    return getattr(module, name)
 
 
 def _bind(kernel: Any, unit: KernelUnit) -> _Binding:
@@ -366,50 +361,3 @@ def _too_big(launch: Mapping[str, int], tensor_memory: int, target: str) -> str 
     if tensor_memory > MAX_TENSOR_MEMORY:
         return f"asks for {tensor_memory} columns of tensor memory; {target} has {MAX_TENSOR_MEMORY}"
     return None
-
-
-def interpret(source: str, plan: LaunchPlan, case: Case, tensors: Mapping[str, "Tensor"]) -> None:
-    """Carry out a plan on CPU tensors (inputs and outputs by name), for correctness only.
-
-    The process must have been started with TRITON_INTERPRET=1. Raises `PlanDeclined` for what the interpreter
-    gets silently wrong or cannot do: bf16, Gluon kernels, tensor maps.
-    """
-    import torch
-
-    narrow = [spec.name for spec in (*case.inputs, *case.outputs) if spec.dtype is DType.BF16]
-    if narrow:
-        raise PlanDeclined(
-            f"Triton's interpreter computes bf16 wrongly ({', '.join(narrow)}); use fp16 or fp32"
-        )
-    if plan.tensor_maps:
-        raise PlanDeclined("tensor maps cannot be passed to Triton kernels")
-    buffers = dict(tensors)
-    for space in plan.workspaces:
-        # 0xff bytes are NaN in every float type and -1 in every integer one: reading before writing shows.
-        buffers[space.name] = torch.full((space.nbytes,), 0 if space.zero_fill else 0xFF, dtype=torch.uint8)
-    with tempfile.TemporaryDirectory(prefix="kernelwright-interpret-") as scratch:
-        path = Path(scratch) / f"candidate_{digest(source)[:16]}.py"
-        path.write_text(source)
-        module = _imported(path)
-        for launch in plan.launches:
-            kernel = _kernel_named(module, launch.kernel)
-            if hasattr(kernel, "is_gluon"):
-                raise PlanDeclined(
-                    f"kernel {launch.kernel!r} is Gluon, which has no interpreter"
-                    if kernel.is_gluon()
-                    else "the interpreter needs TRITON_INTERPRET=1 set before triton is imported"
-                )
-            values = [
-                _shifted(buffers[arg.name], arg) if isinstance(arg, BufferArg) else arg.value
-                for arg in launch.args
-                if isinstance(arg, BufferArg | ScalarArg)
-            ]
-            names = [name for name in kernel.arg_names if name not in launch.constants]
-            kernel[launch.grid](**dict(zip(names, values, strict=True)), **launch.constants)
-
-
-def _shifted(tensor: "Tensor", arg: BufferArg) -> "Tensor":
-    """Return the tensor from the argument's byte offset on."""
-    if not arg.offset_bytes:
-        return tensor
-    return tensor.flatten()[arg.offset_bytes // tensor.element_size() :]

@@ -1,0 +1,102 @@
+"""The baselines: PyTorch eager and torch.compile, judged and timed like everybody else, and only from us."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelwright.backends import compiled, eager
+from kernelwright.backends._tensors import tensor_at, tensors_at
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.case import DType, TensorSpec
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Evaluation, Profile, Stage, Status
+from kernelwright.engine.seeds import compiled_baseline, seed
+from kernelwright.engine.service import JudgeClient
+from kernelwright.store.blobs import Blobs
+
+
+def baseline(problem: Problem, mode: str = "default") -> Candidate:
+    found = compiled_baseline(problem, 2, mode)
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def verdict(judge: JudgeClient, problem: Problem) -> Evaluation:
+    return judge.evaluate(problem, baseline(problem), Profile.KEEP)
+
+
+def test_the_compiled_baseline_is_accepted_and_timed_like_a_candidate(verdict: Evaluation) -> None:
+    assert verdict.status is Status.ACCEPTED, verdict.failure
+    assert verdict.timing is not None
+    assert verdict.timing.clock == "judge-slope"
+    assert verdict.timing.cases[0].median_us > 0
+
+
+def test_own_cases_run_inductors_code_and_all_others_the_source(
+    verdict: Evaluation, judge: JudgeClient
+) -> None:
+    blobs = Blobs(Path(judge.settings.blob_folder))
+    kinds = sorted(blobs.path(found).read_bytes()[:1] for found in verdict.artefact_hashes.values())
+    assert kinds == [b"{", b"\x7f"]
+
+
+def test_an_author_may_not_pass_off_torch_compile_as_a_kernel(judge: JudgeClient, problem: Problem) -> None:
+    stolen = baseline(problem).model_copy(update={"origin": Origin.AUTHOR})
+    found = judge.evaluate(problem, stolen, Profile.QUICK)
+    assert (found.status, found.stages[-1].stage) == (Status.DELEGATION, Stage.GUARDS)
+
+
+def test_a_mode_torch_does_not_have_fails_by_name(judge: JudgeClient, problem: Problem) -> None:
+    found = judge.evaluate(problem, baseline(problem, "fastest"), Profile.QUICK)
+    assert found.status is Status.BUILD_FAILED
+    assert found.failure is not None
+    assert "unknown mode 'fastest'; known: default, max-autotune" in found.failure.reason
+
+
+@pytest.mark.parametrize("language", [compiled, eager], ids=["compiled", "eager"])
+def test_a_parameter_a_baseline_does_not_have_fails_by_name(language: object, tmp_path: Path) -> None:
+    result = language.build("def kernel_fn(x): return x", {"BLOCK": 4}, tmp_path)  # type: ignore[attr-defined]
+    assert (result.status, "'BLOCK'" in result.log) == (Status.BUILD_FAILED, True)
+
+
+def test_what_inductor_cannot_compile_fails_with_its_words(problem: Problem, tmp_path: Path) -> None:
+    source = "def kernel_fn(x, weight, eps):\n    return x if x.sum().item() > 0 else weight\n"
+    result = compiled.build(source, dict(baseline(problem).choices[0].values), tmp_path)
+    assert result.status is Status.BUILD_FAILED
+    assert "data-dependent" in result.log
+
+
+def test_on_a_gpu_the_launcher_compiles_so_the_table_has_no_rows(problem: Problem) -> None:
+    gpu = Device(kind=DeviceKind.CUDA, name="H200", arch="sm_90", units=132, memory_bytes=139 << 30)
+    found = baseline(problem.model_copy(update={"device": gpu}), "max-autotune")
+    assert [choice.values for choice in found.choices] == [{"mode": "max-autotune"}]
+
+
+def test_the_compiled_baseline_is_the_eager_source(problem: Problem) -> None:
+    plain = seed("rmsnorm", "eager", Origin.BASELINE)
+    assert plain is not None
+    found = baseline(problem)
+    assert (found.source, found.origin) == (plain.source, Origin.BASELINE)
+    assert found.hash != plain.hash
+
+
+def test_an_address_becomes_the_very_tensor_the_spec_describes() -> None:
+    storage = torch.arange(40, dtype=torch.float32)
+    spec = TensorSpec(name="x", shape=(3, 2), dtype=DType.FP32, strides=(5, 2), offset=4)
+    view = tensor_at(spec, storage.data_ptr() + 4 * 4)
+    assert torch.equal(view, storage.as_strided((3, 2), (5, 2), 4))
+    view[1, 1] = -1
+    assert storage[4 + 5 + 2] == -1
+
+
+def test_tensors_that_start_at_one_address_share_one_storage() -> None:
+    memory = torch.arange(12, dtype=torch.float32)
+    whole = TensorSpec(name="x", shape=(3, 4), dtype=DType.FP32)
+    row = TensorSpec(name="weight", shape=(4,), dtype=DType.FP32)
+    found = tensors_at((row, whole), {"x": memory.data_ptr(), "weight": memory.data_ptr()})
+    assert torch.equal(found["weight"], memory[:4])
+    sizes = {tensor.untyped_storage().nbytes() for tensor in found.values()}
+    assert sizes == {48}
