@@ -1,7 +1,7 @@
 """`python -m kernelwright.judge`: the judge process. Requests on standard input, answers on standard output.
 
 1. The engine starts it with an environment that holds no key, and sends `JudgeSettings`.
-2. It starts the reference and the nursery, then answers `Evaluate` and `Compare` one by one.
+2. It starts the reference and the nursery, then answers `Describe`, `Evaluate` and `Compare` one by one.
 3. A candidate's failure is part of an answer. A mistake of ours is a `Fault`; the judge lives on.
 4. When the engine hangs up, it kills its children and ends.
 """
@@ -12,11 +12,13 @@ import traceback
 
 from pydantic import BaseModel
 
+from kernelwright.core.environment import close_off
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frames import read_message, write_message
 from kernelwright.core.messages import (
     JUDGE_REQUEST,
     Compare,
+    Describe,
     Evaluate,
     EvaluationAnswer,
     Fault,
@@ -27,6 +29,7 @@ from kernelwright.core.messages import (
 
 def main() -> None:
     """Serve one engine."""
+    close_off()
     # Libraries may print; the answer's channel must carry frames only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -48,11 +51,13 @@ def _answer(judge: object, request: BaseModel) -> BaseModel:
 
     assert isinstance(judge, Judge)
     try:
+        if isinstance(request, Describe):
+            return judge.describe(request)
         if isinstance(request, Evaluate):
             verdict = judge.evaluate(request.problem, request.candidate, request.profile)
             return EvaluationAnswer(evaluation=verdict)
         if isinstance(request, Compare):
-            return judge.compare(request.problem, request.incumbent, request.challenger)
+            return judge.compare(request)
     except KernelwrightError as error:
         return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
     return Fault(error="BadFrame", message=f"unexpected request {type(request).__name__}")

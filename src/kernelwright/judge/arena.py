@@ -10,7 +10,7 @@ import hashlib
 import mmap
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -69,33 +69,48 @@ def _storage_bytes(spec: TensorSpec) -> int:
     return spec.storage_elements * spec.dtype.itemsize
 
 
-def _place(spec: TensorSpec, slab: str, offset: int, *, at_end: bool) -> Region:
-    """Return pages for a tensor, its storage flush with the first page or with the last."""
-    needed = _storage_bytes(spec)
-    length = -(-needed // PAGE) * PAGE
-    start = (length - needed) // ALIGNMENT * ALIGNMENT if at_end else 0
-    return Region(slab=slab, offset=offset, length=length, start=start)  # type: ignore[arg-type]
-
-
 class Arena:
     """Buffers for a list of calls."""
 
-    def __init__(self, cases: Sequence[Case], call_cases: Sequence[int], rng: random.Random) -> None:
+    index: int | None = None
+    """Number of the GPU they lie on; None on a CPU."""
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        call_cases: Sequence[int],
+        rng: random.Random,
+        shared: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """Lay out the calls; `shared` says, per call, which inputs lie in another one's storage."""
         self.cases = tuple(cases)
         calls, ends = [], {"inputs": 0, "outputs": 0}
         for number, index in enumerate(call_cases):
-            regions = {}
+            regions: dict[str, Region] = {}
             for slab, specs in (("inputs", self.cases[index].inputs), ("outputs", self.cases[index].outputs)):
                 for spec in specs:
-                    regions[spec.name] = _place(spec, slab, ends[slab], at_end=number % 2 == 1)
+                    regions[spec.name] = self.place(spec, slab, ends[slab], at_end=number % 2 == 1)
                     ends[slab] += regions[spec.name].length
+            for name, other in shared[number].items() if shared else ():
+                regions[name] = regions[other]
             calls.append(Call(case=index, regions=regions))
         self.calls = tuple(calls)
-        self.inputs, self.outputs = Slab("inputs", ends["inputs"]), Slab("outputs", ends["outputs"])
+        self.inputs, self.outputs = (self.make_slab(name, ends[name]) for name in ("inputs", "outputs"))
         self.inputs.seal_writing()
         self.poison_payload = rng.getrandbits(62)
         self.canary = rng.randrange(1, 255)
         self.blank: torch.Tensor | None = None
+
+    def make_slab(self, name: str, nbytes: int) -> Slab:
+        """Return memory for all inputs, or all outputs."""
+        return Slab(name, nbytes)
+
+    def place(self, spec: TensorSpec, slab: str, offset: int, *, at_end: bool) -> Region:
+        """Return pages for a tensor, its storage flush with the first page or with the last."""
+        needed = _storage_bytes(spec)
+        length = -(-needed // PAGE) * PAGE
+        start = (length - needed) // ALIGNMENT * ALIGNMENT if at_end else 0
+        return Region(slab=slab, offset=offset, length=length, start=start)  # type: ignore[arg-type]
 
     def __enter__(self) -> "Arena":
         return self
@@ -115,9 +130,27 @@ class Arena:
         return raw.view(kind).as_strided(spec.shape, spec.element_strides, spec.offset)
 
     def write_inputs(self, call: int, tensors: dict[str, torch.Tensor]) -> None:
-        """Fill the inputs of a call; a case's own strides are honoured."""
+        """Fill the inputs of a call; a case's own strides are honoured, the first row stands for a broadcast axis."""
         for spec in self.cases[self.calls[call].case].inputs:
-            self.view(call, spec).copy_(tensors[spec.name])
+            target, source = self.view(call, spec), tensors[spec.name]
+            for axis, stride in enumerate(spec.element_strides):
+                if stride == 0 and spec.shape[axis] > 1:
+                    target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+            target.copy_(source)
+
+    def call_at(self, call: int, case: Case) -> int:
+        """Add a case on the very buffers of a call and return the number of the new call."""
+        self.cases = (*self.cases, case)
+        self.calls = (*self.calls, Call(case=len(self.cases) - 1, regions=self.calls[call].regions))
+        return len(self.calls) - 1
+
+    def prefill_outputs(self, pattern: int | None, rng: random.Random) -> None:
+        """Fill all outputs and what lies around them with one byte, or with noise."""
+        whole = self.outputs.bytes_view(0, self.outputs.nbytes)
+        if pattern is None:
+            whole.random_(0, 256, generator=torch.Generator().manual_seed(rng.getrandbits(62)))
+        else:
+            whole.fill_(pattern)
 
     def poison_outputs(self) -> None:
         """Make every output element a NaN with this arena's payload and every byte around it the canary."""
@@ -147,8 +180,12 @@ class Arena:
         region = self.calls[call].regions[spec.name]
         if region.length == 0:
             return False
-        pages = self.outputs.bytes_view(region.offset, region.length).clone()
+        pages = self.outputs.bytes_view(region.offset, region.length)
         end = region.start + _storage_bytes(spec)
+        if spec.is_contiguous:
+            start = region.start + spec.offset * spec.dtype.itemsize
+            return bool((pages[:start] != self.canary).any() or (pages[end:] != self.canary).any())
+        pages = pages.clone()
         inside = pages[region.start : end].clone()
         elements = inside.view(BITS[spec.dtype][0]).as_strided(spec.shape, spec.element_strides, spec.offset)
         elements.fill_(int.from_bytes([self.canary] * spec.dtype.itemsize, "little", signed=True))

@@ -8,18 +8,25 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
-from kernelwright.core.errors import ServiceDied
+from kernelwright.core.device import DeviceKind
+from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.frozen import canonical_json, digest
-from kernelwright.core.messages import ComparisonAnswer, Disqualified, JudgeSettings
+from kernelwright.core.messages import (
+    DESCRIBED,
+    Compare,
+    ComparisonAnswer,
+    Describe,
+    Described,
+    Disqualified,
+    JudgeSettings,
+)
 from kernelwright.core.problem import Problem
-from kernelwright.core.stats import KeepRule, mad
+from kernelwright.core.stats import KeepRule
 from kernelwright.core.verdict import (
     REQUIRED_STAGES,
-    CaseTiming,
     Evaluation,
     Profile,
     Stage,
@@ -27,15 +34,19 @@ from kernelwright.core.verdict import (
     Status,
     Timing,
 )
-from kernelwright.judge import clock, device_clock
+from kernelwright.hardware.lock import DeviceLock
+from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
-from kernelwright.judge.execution import launches_plans
+from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.stages import Bench, Failure, run_stage
+from kernelwright.judge.timing import certify, refuse_interpreted
 from kernelwright.store.blobs import Blobs
 
-TIMING_PAIRS = 3
-"""Fresh process pairs behind a certified timing."""
+DRIVER_NEEDS = ("pids", "mounts", "landlock", "device")
+"""Layers left out around a GPU's driver, which reads /proc and opens its devices as they are, and what to import."""
+CONFIRMING_STARTS = 3
+"""Separately started parents behind a number that is published."""
 
 
 class Judge:
@@ -50,10 +61,16 @@ class Judge:
         self.blobs = Blobs(Path(settings.blob_folder))
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
         self.nursery = self._start_nursery()
+        self.device_nursery: Service | None = None
+        self.fair: set[str] = set()
+        """Devices on which no candidate beats itself."""
+        self.testability: dict[str, str | None] = {}
 
     def close(self) -> None:
         """Kill every child and leave nothing on disk but cache and blobs."""
-        self.nursery.close()
+        for nursery in (self.nursery, self.device_nursery):
+            if nursery is not None:
+                nursery.close()
         self.reference.close()
         self.scratch.cleanup()
 
@@ -63,13 +80,19 @@ class Judge:
             problem=problem,
             candidate=candidate,
             builds=self.builds,
-            nursery=self.nursery,
+            nursery=self.nursery if problem.device.kind is DeviceKind.CPU else self._device_nursery(),
             reference=self.reference,
             home=self.home,
             rng=random.SystemRandom(),
             hidden_shapes=self.settings.hidden_shapes,
             progress=self.progress,
+            guards_off=self.settings.guards_off,
+            testability=self.testability,
         )
+
+    def describe(self, request: Describe) -> Described:
+        """Return what a user's module is: the reference loads the file, this process never does."""
+        return self.reference.ask(request, [], DESCRIBED)
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
@@ -81,7 +104,7 @@ class Judge:
         for stage in REQUIRED_STAGES[profile]:
             self.progress(f"{candidate.backend}: {stage.value}")
             if stage is Stage.TIMING:
-                result, failure, timing = self._time(bench)
+                result, failure, timing = certify(bench, self.settings.ceilings)
             else:
                 result, failure = self._run(stage, bench)
             results.append(result)
@@ -100,7 +123,7 @@ class Judge:
             timing=None if failure else timing,
             artefact_hashes={} if failure else artefacts,
             log_hash=self.blobs.put(failure.reason.encode()) if failure else None,
-            environment=self._environment(),
+            environment=self._environment(bench),
             seconds=time.perf_counter() - started,
         )
 
@@ -116,46 +139,14 @@ class Judge:
             failure = Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
             return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
 
-    def _start_nursery(self) -> Service:
-        return Service("nursery", "kernelwright.worker.nursery", self.home, self.settings.threads)
+    def _start_nursery(self, *without: str) -> Service:
+        return Service("nursery", "kernelwright.worker.nursery", self.home, self.settings.threads, *without)
 
-    def _time(self, bench: Bench) -> tuple[StageResult, Failure | None, Timing | None]:
-        started, failure = time.perf_counter(), None
-        cases = []
-        try:
-            on_device = launches_plans(bench.candidate, bench.problem.device)
-            for case in bench.problem.cases:
-                times = (
-                    device_clock.time_alone(bench, case)
-                    if on_device
-                    else clock.time_alone(bench, case, TIMING_PAIRS)
-                )
-                cases.append(
-                    CaseTiming(
-                        case_hash=case.hash,
-                        label=case.label,
-                        median_us=median(times),
-                        mad_us=mad(times),
-                        rounds=len(times),
-                    )
-                )
-        except clock.TimingFailed as failed:
-            failure = failed.failure
-        result = StageResult(
-            stage=Stage.TIMING,
-            passed=failure is None,
-            seconds=time.perf_counter() - started,
-            checked=len(cases),
-            reason=failure.reason if failure else "",
-            failing_case=failure.case.label if failure and failure.case else None,
-        )
-        if failure:
-            return result, failure, None
-        return (
-            result,
-            None,
-            Timing(clock="launcher-events" if on_device else "judge-slope", cases=tuple(cases)),
-        )
+    def _device_nursery(self) -> Service:
+        """Return the nursery of GPU runners: without the layers under which a GPU's driver does not start."""
+        if self.device_nursery is None:
+            self.device_nursery = self._start_nursery(*DRIVER_NEEDS)
+        return self.device_nursery
 
     def _keep_artefacts(self, candidate: Candidate) -> dict[str, str]:
         """Store exactly what was judged, so that exactly that is spliced."""
@@ -168,22 +159,63 @@ class Judge:
                 kept[digest(canonical_json(choice.values))] = self.blobs.put(path.read_bytes())
         return kept
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, bench: Bench) -> dict[str, str]:
         return {
             "torch": version("torch"),
             "python": platform.python_version(),
             "threads": str(self.settings.threads),
-            "sandbox": "process: own session, limits, scratch environment and folder",
+            "sandbox": bench.nursery.sandbox or "nothing ran",
         }
 
-    def compare(
-        self, problem: Problem, incumbent: Candidate, challenger: Candidate
-    ) -> ComparisonAnswer | Disqualified:
-        """Return the paired comparison of two accepted candidates."""
-        rule = KeepRule(alpha=self.settings.alpha, max_pairs=self.settings.max_pairs)
+    def compare(self, request: Compare) -> ComparisonAnswer:
+        """Return what fresh heats of the incumbent and its challengers prove."""
+        problem, rule = (
+            request.problem,
+            KeepRule(alpha=self.settings.alpha, max_pairs=self.settings.max_pairs),
+        )
+        incumbent = self.bench(problem, request.incumbent)
+        earlier = request.earlier or (None,) * len(request.challengers)
+        lanes = [
+            clock.Lane(self.bench(problem, challenger), rule, before)
+            for challenger, before in zip(request.challengers, earlier, strict=True)
+        ]
+        without = () if problem.device.kind is DeviceKind.CPU else DRIVER_NEEDS
+        extra = [self._start_nursery(*without) for _ in range(CONFIRMING_STARTS)] if request.confirm else []
         try:
-            found = clock.compare(self.bench(problem, incumbent), self.bench(problem, challenger), rule)
-        except clock.TimingFailed as failed:
-            reason = f"the {failed.arm} failed while it was timed: {failed.failure.reason}"
-            return Disqualified(status=failed.failure.status, reason=reason)
-        return ComparisonAnswer(comparison=found)
+            for bench in (incumbent, *(lane.bench for lane in lanes)):
+                refuse_interpreted(bench)
+            with DeviceLock(problem.device, show=self.progress):
+                self._require_fairness(incumbent)
+                found = clock.race(incumbent, lanes, rule, extra)
+        except TimingFailed as failed:
+            found = [failed.failure] * len(lanes)
+        except clock.IncumbentFailed as failed:
+            reason = f"the incumbent failed while it was timed: {failed.failure.reason}"
+            lost = Disqualified(
+                candidate_hash=request.incumbent.hash, status=failed.failure.status, reason=reason
+            )
+            return ComparisonAnswer(results=(lost,) * len(lanes))
+        finally:
+            for service in extra:
+                service.close()
+        return ComparisonAnswer(
+            results=tuple(
+                _disqualified(lane.bench.candidate, one) if isinstance(one, Failure) else one
+                for lane, one in zip(lanes, found, strict=True)
+            )
+        )
+
+    def _require_fairness(self, bench: Bench) -> None:
+        """Race the incumbent against itself before the first comparison on a device."""
+        device, pairs = bench.problem.device, self.settings.gate_pairs
+        if device.hash in self.fair or not pairs:
+            return
+        self.progress("the clock, on one candidate against itself")
+        if not clock.is_fair(bench, pairs):
+            raise UnfairClock(device.title, pairs)
+        self.fair.add(device.hash)
+
+
+def _disqualified(candidate: Candidate, failure: Failure) -> Disqualified:
+    reason = f"the challenger failed while it was timed: {failure.reason}"
+    return Disqualified(candidate_hash=candidate.hash, status=failure.status, reason=reason)

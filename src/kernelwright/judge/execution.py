@@ -14,7 +14,7 @@ from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_plan,
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
-from kernelwright.judge.children import DeviceRunner, ForkedRunner, Lost, Runner, Service
+from kernelwright.judge.children import ForkedRunner, LaunchedRunner, Lost, Runner, Service
 
 LOAD_SECONDS = 60.0
 
@@ -22,6 +22,24 @@ LOAD_SECONDS = 60.0
 def launches_plans(candidate: Candidate, device: Device) -> bool:
     """Tell whether the trusted launcher runs this candidate; on a CPU, tier A is interpreted in a runner."""
     return plugins.load("backends", candidate.backend).TIER == "A" and device.kind is not DeviceKind.CPU
+
+
+def is_interpreted(candidate: Candidate, device: Device) -> bool:
+    """Tell whether an interpreter stands in for the GPU this candidate needs: it is checked, and never timed."""
+    backend = plugins.load("backends", candidate.backend)
+    return (
+        device.kind is DeviceKind.CPU
+        and hasattr(backend, "interprets")
+        and backend.interprets(candidate.source)
+    )
+
+
+def left_out(candidate: Candidate, case: Case, device: Device) -> str | None:
+    """Return why a case cannot be put to a candidate here (bf16 or a large one under an interpreter), or None."""
+    if not is_interpreted(candidate, device):
+        return None
+    reason: str | None = plugins.load("backends", candidate.backend).interpretable(case)
+    return reason
 
 
 def plan_for(candidate: Candidate, case: Case, device: Device) -> LaunchPlan:
@@ -72,6 +90,8 @@ def device_job(candidate: Candidate, arena: Arena, device: Device, builds: Build
         cases=arena.cases,
         calls=arena.calls,
         plans=tuple(plans),
+        input_bytes=arena.inputs.nbytes,
+        output_bytes=arena.outputs.nbytes,
     )
 
 
@@ -81,8 +101,13 @@ def open_runner(
     """Return a runner that is ready for every call of the arena."""
     runner: Runner
     if launches_plans(candidate, device):
-        runner = DeviceRunner(device_job(candidate, arena, device, builds, home), arena, home, device.units)
+        runner = LaunchedRunner(nursery, device_job(candidate, arena, device, builds, home), arena, home)
     else:
+        backend = plugins.load("backends", candidate.backend)
+        for case in arena.cases if backend.TIER == "A" else ():
+            plan_for(
+                candidate, case, backend.INTERPRETED_AS
+            )  # a plan's refusal is told apart from a kernel's
         result, artefact = builds.get(candidate, candidate.values_for(arena.cases[0].hash))
         if artefact is None:
             raise Lost(result.status, result.log)

@@ -8,7 +8,7 @@ import torch
 from kernelwright.core.case import Case, DType, TensorSpec
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied
-from kernelwright.core.messages import REFERENCE_DONE, Call, ReferenceRequest
+from kernelwright.core.messages import REFERENCE_DONE, Call, ReferenceRequest, result_offsets
 from kernelwright.core.problem import Problem
 from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.children import Service
@@ -33,32 +33,38 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
         dense = spec.model_copy(update={"strides": None, "offset": 0})
         wide = dense.model_copy(update={"dtype": DType.FP64})
         specs += [wide, dense, wide]
-    slab = Slab("results", sum(spec.nbytes for spec in specs))
+    offsets = result_offsets(tuple(specs))
+    on_cpu = problem.device.kind is DeviceKind.CPU
+    slab = Slab("results", offsets[-1]) if on_cpu else _device_slab(offsets[-1], problem.device.index)
     inputs = arena.inputs.read_only_descriptor()
     request = ReferenceRequest(
         op=problem.op,
         reference=problem.reference,
         case=case,
         regions=call.regions,
-        device="cpu" if problem.device.kind is DeviceKind.CPU else f"cuda:{problem.device.index}",
+        device="cpu" if on_cpu else f"cuda:{problem.device.index}",
         results=tuple(specs),
+        input_bytes=arena.inputs.nbytes,
+        result_bytes=slab.nbytes,
     )
     try:
         done = service.ask(request, [inputs, slab.descriptor], REFERENCE_DONE)
         if done.error:
             raise ServiceDied("reference", f"{case.label}: {done.error}")
-        tensors, offset = [], 0
-        for spec in specs:
-            tensors.append(_read(slab, spec, offset))
-            offset += spec.nbytes
+        tensors = [_read(slab, spec, offset) for spec, offset in zip(specs, offsets, strict=False)]
     finally:
         os.close(inputs)
         slab.close()
     return [Answer(*tensors[place : place + 3]) for place in range(0, len(tensors), 3)]
 
 
+def _device_slab(nbytes: int, index: int) -> Slab:
+    from kernelwright.judge.device_arena import DeviceSlab
+
+    return DeviceSlab(nbytes, index)  # type: ignore[return-value]  # the same methods over other memory
+
+
 def _read(slab: Slab, spec: TensorSpec, offset: int) -> torch.Tensor:
-    if spec.numel == 0:
-        return torch.empty(spec.shape, dtype=torch_dtype(spec.dtype))
-    raw = bytearray(os.pread(slab.descriptor, spec.nbytes, offset))
-    return torch.frombuffer(raw, dtype=torch_dtype(spec.dtype)).reshape(spec.shape)
+    """Return a private copy of a result."""
+    whole = slab.bytes_view(offset, spec.nbytes) if spec.numel else torch.empty(0, dtype=torch.uint8)
+    return whole.clone().view(torch_dtype(spec.dtype)).reshape(spec.shape)

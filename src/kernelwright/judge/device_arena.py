@@ -1,0 +1,97 @@
+"""The arena on a GPU: the judge's own device memory, lent to runner and reference by descriptor.
+
+Slabs lie in one allocation each, so there are no guard pages between tensors; each stands between two red zones. Those
+of outputs carry the canary. Those of inputs hold NaN in every float type: what reads beyond an input cannot use it. An
+input cannot be sealed against device code, so its bytes are summed up before and after.
+"""
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from kernelwright.backends._cuda_memory import make_shared
+from kernelwright.core.case import Case, TensorSpec
+from kernelwright.core.messages import Region
+from kernelwright.judge.arena import PAGE, Arena
+
+NAN_BYTE = 0xFF
+CHUNK = 1 << 22
+"""Words summed up at a time."""
+
+
+class DeviceSlab:
+    """One allocation on a GPU, mapped here and exported as a descriptor."""
+
+    def __init__(self, nbytes: int, index: int) -> None:
+        self.shared = make_shared(nbytes, index)
+        self.nbytes = self.shared.nbytes
+        self.descriptor = self.shared.export()
+
+    def bytes_view(self, offset: int, length: int) -> torch.Tensor:
+        """Return bytes of the slab as a tensor on the GPU."""
+        found: torch.Tensor = self.shared.bytes_view(offset, length)
+        return found
+
+    def seal_writing(self) -> None:
+        """Device memory has no seals; `DeviceArena.input_digest` sees a change."""
+
+    def read_only_descriptor(self) -> int:
+        """Return a descriptor of its own; a runner maps it read-only."""
+        return os.dup(self.descriptor)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        os.close(self.descriptor)
+        torch.cuda.synchronize()
+        self.shared.close()
+
+
+class DeviceArena(Arena):
+    """Buffers for a list of calls, on a GPU."""
+
+    def __init__(
+        self,
+        cases: Sequence[Case],
+        call_cases: Sequence[int],
+        rng: random.Random,
+        shared: Sequence[Mapping[str, str]] = (),
+        index: int = 0,
+    ) -> None:
+        self.index: int = index
+        super().__init__(cases, call_cases, rng, shared)
+        self.inputs.bytes_view(0, self.inputs.nbytes).fill_(NAN_BYTE)
+        generator = torch.Generator("cuda").manual_seed(rng.getrandbits(62))
+        self.weights = torch.randint(
+            1, 1 << 62, (CHUNK,), dtype=torch.int64, device=f"cuda:{index}", generator=generator
+        )
+
+    def make_slab(self, name: str, nbytes: int) -> DeviceSlab:  # type: ignore[override]
+        """Return memory on the GPU; it needs no name there."""
+        del name
+        return DeviceSlab(max(nbytes, PAGE), self.index)
+
+    def place(self, spec: TensorSpec, slab: str, offset: int, *, at_end: bool) -> Region:
+        """Return pages for a tensor between two more that must survive."""
+        inner = super().place(spec, slab, offset, at_end=at_end)
+        return inner.model_copy(update={"length": inner.length + 2 * PAGE, "start": inner.start + PAGE})
+
+    def prefill_outputs(self, pattern: int | None, rng: random.Random) -> None:
+        """Fill all outputs and what lies around them with one byte, or with noise."""
+        whole = self.outputs.bytes_view(0, self.outputs.nbytes)
+        if pattern is None:
+            generator = torch.Generator("cuda").manual_seed(rng.getrandbits(62))
+            whole.random_(0, 256, generator=generator)
+        else:
+            whole.fill_(pattern)
+
+    def input_digest(self) -> bytes:
+        """Return a sum over all input bytes with secret weights: device code cannot balance a change out."""
+        words = self.inputs.bytes_view(0, self.inputs.nbytes).view(torch.int64)
+        total = torch.zeros(1, dtype=torch.int64, device=words.device)
+        for start in range(0, words.numel(), CHUNK):
+            part = words[start : start + CHUNK]
+            # Wraps around at 2^64; the position enters by the weight and by the number of the chunk.
+            total = total * 6364136223846793005 + (part * self.weights[: part.numel()]).sum()
+        return int(total).to_bytes(8, "little", signed=True)

@@ -1,0 +1,258 @@
+"""Heats on a GPU: tier-A arms and trusted baselines in one launcher, captured in graphs, replayed there and back.
+
+Tier-A candidates bring no host code into the timed process, so its own events can be trusted, and all arms share one
+launcher. Each arm has buffers of its own with the same content, more of them than the cache holds, so every call finds
+it cold. For every heat the inputs change and all kernels are loaded anew in random order; the launcher itself is
+replaced every few heats. What the last replay wrote is checked like any other output.
+"""
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import NamedTuple
+
+import torch
+
+from kernelwright.core.case import Case, Distribution
+from kernelwright.core.device import Device
+from kernelwright.core.messages import DeviceJob, Time, TimedArm
+from kernelwright.core.verdict import Status
+from kernelwright.judge.children import LaunchedRunner, Lost, Service
+from kernelwright.judge.device_arena import DeviceArena
+from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_cases
+from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.stages import Bench, Failure, check_call
+from kernelwright.judge.stages.checks import check_written
+
+ROUNDS = 6
+"""There and back: every arm is replayed twice as often in one heat."""
+HEATS_PER_LAUNCHER = 4
+LEAST_CALLS, MOST_CALLS = 2, 64
+LEAST_LAUNCHES = 32
+"""Calls in one graph, repeats included: the launch of the graph itself must drown in them."""
+BASES = 2
+L2_ROTATIONS = 4
+"""Buffers of all calls of a graph together exceed the L2 cache this many times, so every call finds it cold."""
+UNKNOWN_L2_BYTES = 128 << 20
+TIME_SECONDS = 90.0
+SLOPE_SECONDS, SLOPE_REPLAYS, SLOPE_TOLERANCE = 5e-3, (4, 16), 0.05
+"""Length of a replay, replays of the two batches, and how far the judge's own clock may be from the launcher's."""
+
+
+class Rival(NamedTuple):
+    """A trusted arm that is no candidate: eager, compiled, or a file from outside."""
+
+    name: str
+    kind: str
+    source: str
+    mode: str = "default"
+
+
+def calls_for(case: Case, device: Device) -> int:
+    """Return how many calls a graph holds: enough buffers to leave nothing of a call in the cache for the next."""
+    footprint = sum(spec.nbytes for spec in (*case.inputs, *case.outputs))
+    wanted = L2_ROTATIONS * (device.cache_bytes or UNKNOWN_L2_BYTES)
+    return max(LEAST_CALLS, min(MOST_CALLS, math.ceil(wanted / max(footprint, 1))))
+
+
+@dataclass
+class Track:
+    """A launcher and the buffers of all arms on one case."""
+
+    arena: DeviceArena
+    runner: LaunchedRunner
+    arms: tuple[TimedArm, ...]
+    size: int
+    heats: int = 0
+
+    def close(self) -> None:
+        """Kill the launcher and give the memory back."""
+        self.runner.__exit__()
+        self.arena.__exit__()
+
+
+class DeviceHeats:
+    """All heats of one race, or of one certified timing."""
+
+    def __init__(self, rivals: Sequence[Rival] = (), nurseries: Sequence[Service] = ()) -> None:
+        self.rivals = tuple(rivals)
+        self.nurseries = tuple(nurseries)
+        self.tracks: dict[str, Track] = {}
+
+    def __enter__(self) -> "DeviceHeats":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for track in self.tracks.values():
+            track.close()
+
+    def size(self, bench: Bench, case: Case) -> int:
+        """Return how many calls one graph of a case holds."""
+        return calls_for(case, bench.problem.device)
+
+    def measure(self, case: Case, benches: Sequence[Bench], size: int, start: int = 0) -> list[float]:
+        """Return the median time of a call of every candidate, then of every rival, in microseconds."""
+        return [median(times) for times in self.replays(case, benches, size, start)]
+
+    def replays(
+        self, case: Case, benches: Sequence[Bench], size: int, start: int = 0, rounds: int = ROUNDS
+    ) -> list[list[float]]:
+        """Return the time of a call in every replay of one heat, per arm."""
+        track = self._track(case, benches, size, start)
+        rng = benches[0].rng
+        refill(track, case, benches[0], rng)
+        order = there_and_back(len(track.arms), rounds, rng)
+        repeats = math.ceil(LEAST_LAUNCHES / size)
+        seconds = _timed(track, order, repeats, rng, case)
+        for place, bench in enumerate(benches):
+            check_left(track, place, bench, case)
+        return [[value / (size * repeats) * 1e6 for value in row] for row in seconds]
+
+    def _track(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
+        """Return the launcher of a case, a fresh one every few heats and whenever an arm has left."""
+        track = self.tracks.get(case.hash)
+        count = len(benches) + len(self.rivals)
+        if track and (track.heats >= HEATS_PER_LAUNCHER or len(track.arms) != count):
+            self.tracks.pop(case.hash).close()
+            track = None
+        if track is None:
+            track = self.tracks[case.hash] = self._opened(case, benches, size, start)
+        track.heats += 1
+        return track
+
+    def _opened(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
+        first, device = benches[0], benches[0].problem.device
+        arms: list[TimedArm] = []
+        for place, bench in enumerate(benches):
+            try:
+                (plan,) = compile_cases(bench.candidate, [case], device, bench.builds)
+            except Lost as lost:
+                raise TimingFailed(place, Failure(lost.status, lost.reason, case)) from lost
+            folder = collect(bench.candidate, [case], device, bench.builds, bench.home)
+            arms.append(
+                TimedArm(name=str(place), kind="plan", plan=plan, folder=folder, calls=numbers(place, size))
+            )
+        for place, rival in enumerate(self.rivals, start=len(benches)):
+            arms.append(
+                TimedArm(
+                    name=rival.name,
+                    kind=rival.kind,  # type: ignore[arg-type]
+                    source=rival.source,
+                    mode=rival.mode,
+                    calls=numbers(place, size),
+                )
+            )
+        arena = DeviceArena([case], [0] * (size * len(arms)), first.rng, index=device.index)
+        arena.poison_outputs()
+        job = DeviceJob(
+            index=device.index,
+            folder="",
+            cases=arena.cases,
+            calls=arena.calls,
+            plans=(None,),
+            input_bytes=arena.inputs.nbytes,
+            output_bytes=arena.outputs.nbytes,
+        )
+        nursery = self.nurseries[start] if self.nurseries else first.nursery
+        runner = LaunchedRunner(nursery, job, arena, first.home)
+        runner.ready(LOAD_SECONDS)
+        return Track(arena, runner, tuple(arms), size)
+
+
+def numbers(place: int, size: int) -> tuple[int, ...]:
+    """Return the calls of the arm at a place."""
+    return tuple(range(place * size, (place + 1) * size))
+
+
+def there_and_back(arms: int, rounds: int, rng: random.Random) -> tuple[int, ...]:
+    """Return an order in which every arm comes as often before any other as after it."""
+    order: list[int] = []
+    for _ in range(rounds):
+        once = rng.sample(range(arms), arms)
+        order += [*once, *reversed(once)]
+    return tuple(order)
+
+
+def refill(track: Track, case: Case, bench: Bench, rng: random.Random) -> None:
+    """Give every call inputs nobody has seen, the same to all arms, and poison every output."""
+    where = f"cuda:{bench.problem.device.index}"
+    drawn = [bench.op.make_inputs(case, Distribution.SIGNED, bench.seed) for _ in range(BASES)]
+    bases = [{name: tensor.to(where) for name, tensor in base.items()} for base in drawn]
+    for number in range(track.size):
+        base, factor, shift = bases[number % BASES], rng.uniform(0.5, 2.0), rng.randrange(1, 1000)
+        fresh = {
+            name: tensor * factor if tensor.is_floating_point() else tensor.roll(shift)
+            for name, tensor in base.items()
+        }
+        for place in range(len(track.arms)):
+            track.arena.write_inputs(place * track.size + number, fresh)
+    track.arena.poison_outputs()
+    torch.cuda.synchronize()
+
+
+def _timed(
+    track: Track, order: Sequence[int], repeats: int, rng: random.Random, case: Case
+) -> list[list[float]]:
+    """Return the seconds of every replay, per arm; the arms are handed over, and so loaded, in random order."""
+    shuffled = rng.sample(range(len(track.arms)), len(track.arms))
+    arms = tuple(track.arms[place] for place in shuffled)
+    places = tuple(shuffled.index(place) for place in order)
+    try:
+        seconds = track.runner.time(Time(arms=arms, order=places, repeats=repeats), TIME_SECONDS)
+    except Lost as lost:
+        raise TimingFailed(0, Failure(lost.status, lost.reason, case)) from lost
+    return [
+        [value for place, value in zip(order, seconds, strict=True) if place == arm]
+        for arm in range(len(arms))
+    ]
+
+
+def check_left(track: Track, place: int, bench: Bench, case: Case) -> None:
+    """Check what the last replay of a candidate wrote: all of it, and a random call against float64."""
+    mine = numbers(place, track.size)
+    for number in mine:
+        for spec in case.outputs:
+            if failure := check_written(track.arena, number, spec):
+                raise TimingFailed(place, failure)
+    if failure := check_call(bench, track.arena, bench.rng.choice(mine)):
+        raise TimingFailed(place, failure)
+
+
+class Certified(NamedTuple):
+    """What a candidate took alone."""
+
+    times_us: list[float]
+    warm_us: float
+    """With its inputs still in the cache."""
+
+
+def time_alone(bench: Bench, case: Case, heats: int) -> Certified:
+    """Return times of one accepted tier-A candidate, checked against the judge's own clock."""
+    with DeviceHeats() as keeper:
+        size = keeper.size(bench, case)
+        times = [value for _ in range(heats) for value in keeper.replays(case, [bench], size)[0]]
+        track = keeper.tracks[case.hash]
+        _compare_clocks(track, case, median(times))
+        alone = track.arms[0].model_copy(update={"calls": (0,)})
+        order = Time(arms=(alone,), order=(0,) * 2 * ROUNDS, repeats=LEAST_LAUNCHES)
+        warm = median(track.runner.time(order, TIME_SECONDS)) / LEAST_LAUNCHES * 1e6
+    return Certified(times, warm)
+
+
+def _compare_clocks(track: Track, case: Case, call_us: float) -> None:
+    """Refuse events that the judge's wall clock does not confirm: the slope between few and many long replays."""
+    repeats = max(1, math.ceil(SLOPE_SECONDS / (call_us * 1e-6 * track.size)))
+    walls = []
+    for count in SLOPE_REPLAYS:
+        order = Time(arms=(track.arms[0],), order=(0,) * count, repeats=repeats)
+        started = time.perf_counter()
+        seconds = track.runner.time(order, TIME_SECONDS)
+        walls.append(time.perf_counter() - started)
+    slope = (walls[1] - walls[0]) / (SLOPE_REPLAYS[1] - SLOPE_REPLAYS[0])
+    events = median(seconds)
+    if slope > (1 + SLOPE_TOLERANCE) * events:
+        reason = f"the launcher's events say {events * 1e3:.3f} ms a replay, the judge's clock {slope * 1e3:.3f} ms"
+        raise TimingFailed(0, Failure(Status.TIMING_SUSPECT, reason, case))

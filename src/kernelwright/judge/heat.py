@@ -1,0 +1,251 @@
+"""A heat: fresh runners of several candidates on the same inputs, timed by slopes of the judge's own wall clock.
+
+1. All runners are born in random order on the same inputs, each with outputs of its own.
+2. Rounds go through the arms in a random order and back (ABBA or BAAB for two). Between rounds every input changes, so
+   nothing computed before is of use.
+3. An arm runs a short and a long batch in random order; each call has buffers no other call of the round uses. The
+   time of a call is the slope between the two: the cost of a round trip cancels.
+4. After every timed batch pair, with the runner stopped, each call must have written its outputs and random ones are
+   checked against float64: the timed outputs are the checked ones.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from kernelwright.core import plugins
+from kernelwright.core.case import Case, Distribution, TensorSpec
+from kernelwright.core.verdict import Status
+from kernelwright.judge.arena import PAGE
+from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service
+from kernelwright.judge.execution import LOAD_SECONDS
+from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
+
+Result = TypeVar("Result")
+
+BATCH_SECONDS = 0.020
+MAX_CALLS = 512
+ARENA_BYTES = 192 << 20
+"""Per slab: one of inputs and one of outputs per arm exist while a heat is timed."""
+ROUNDS_PER_HEAT = 2
+SPOT_CHECKS = 2
+SUSPECT, SUSPECT_HEATS = 0.25, 3
+"""A slope below this share of the long batch's own mean, in so many heats in a row, was bought by stalling in the short
+one; a single heat may be the noise of a busy machine and is measured again."""
+BASES = 8
+"""Distinct input sets per heat; every call scales one of them by a random factor of its own."""
+
+
+class TimingFailed(Exception):
+    """A candidate failed while it was being timed."""
+
+    def __init__(self, arm: int, failure: Failure) -> None:
+        super().__init__(failure.reason)
+        self.arm = arm
+        """Its place among the arms: the incumbent is 0."""
+        self.failure = failure
+
+
+class Slope(NamedTuple):
+    """What two batches say of one call."""
+
+    call_us: float
+    """From the difference of the two: the round trip cancels."""
+    whole_us: float
+    """From the long batch alone: an upper bound."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One candidate of a heat, on one case."""
+
+    bench: Bench
+    artefact: Path
+
+
+def arm_of(bench: Bench, case: Case) -> Arm:
+    """Return an accepted candidate's arm on a case."""
+    _, artefact = bench.builds.get(bench.candidate, bench.candidate.values_for(case.hash))
+    assert artefact is not None, "only accepted candidates are timed"
+    return Arm(bench, artefact)
+
+
+class Heat:
+    """Fresh runners of all arms on shared inputs for one case."""
+
+    def __init__(
+        self, case: Case, arms: Sequence[Arm], calls: int, nursery: Service, rng: random.Random
+    ) -> None:
+        self.case, self.arms, self.calls, self.nursery, self.rng = case, tuple(arms), calls, nursery, rng
+        self.arenas = [arm.bench.arena([case], [0] * calls) for arm in arms]
+        # All arms read the very same input pages; only the outputs are their own.
+        for arena in self.arenas[1:]:
+            arena.inputs.close()
+            arena.inputs = self.arenas[0].inputs
+        first = self.arenas[0]
+        self.targets = [
+            [(spec.name, first.view(number, spec)) for spec in case.inputs] for number in range(calls)
+        ]
+        op = plugins.load("ops", case.op)
+        drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
+        where = arms[0].bench.where
+        self.bases = [{name: tensor.to(where) for name, tensor in base.items()} for base in drawn]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.arenas[0].inputs.close()
+        for arena in self.arenas:
+            arena.outputs.close()
+
+    def refill(self) -> None:
+        """Give every call inputs nobody has seen: a base scaled (floats) or rolled (integers) at random."""
+        for targets in self.targets:
+            base = self.bases[self.rng.randrange(BASES)]
+            for name, target in targets:
+                source = base[name]
+                if source.is_floating_point():
+                    torch.mul(source, self.rng.uniform(0.5, 2.0), out=target)
+                else:
+                    target.copy_(source.roll(self.rng.randrange(max(1, source.numel()))))
+
+    def measure(self) -> list[float]:
+        """Return the median time of a call of every arm, in microseconds."""
+        times: list[list[Slope]] = [[] for _ in self.arms]
+        order = list(range(len(self.arms)))
+        self.rng.shuffle(order)
+        with ExitStack() as stack:
+            self.refill()
+            runners = {place: stack.enter_context(self._born(place)) for place in order}
+            for _ in range(ROUNDS_PER_HEAT):
+                self.rng.shuffle(order)
+                for half in (order, order[::-1]):
+                    self.refill()
+                    for place in half:
+                        self.arenas[place].poison_outputs()
+                        times[place].append(self._guarded(place, partial(self._slope, runners[place])))
+                        self._check_timed(place)
+        return [self._agreed(place, slopes) for place, slopes in enumerate(times)]
+
+    def _agreed(self, place: int, slopes: list[Slope]) -> float:
+        """Return the median slope, unless the batch as a whole tells of far more time than the slope does."""
+        call, whole = median(slope.call_us for slope in slopes), median(slope.whole_us for slope in slopes)
+        if call < SUSPECT * whole:
+            reason = f"the slope says {call:.1f} us a call, the batch as a whole {whole:.1f} us"
+            raise TimingFailed(place, Failure(Status.TIMING_SUSPECT, reason, self.case))
+        return call
+
+    def _born(self, place: int) -> Runner:
+        """Return a fresh runner that is ready and has executed every call once."""
+        arm = self.arms[place]
+        backend, home = arm.bench.candidate.backend, arm.bench.home
+        start = partial(ForkedRunner, self.nursery, arm.artefact, backend, self.arenas[place], home)
+        runner = self._guarded(place, start)
+        try:
+            self._guarded(place, partial(self._warm_up, runner))
+        except TimingFailed:
+            runner.__exit__()
+            raise
+        return runner
+
+    def _guarded(self, place: int, action: Callable[[], Result]) -> Result:
+        try:
+            return action()
+        except Lost as lost:
+            raise TimingFailed(place, Failure(lost.status, lost.reason, self.case)) from lost
+
+    def _warm_up(self, runner: Runner) -> None:
+        runner.ready(LOAD_SECONDS)
+        runner.run(0, self.calls, CALL_SECONDS)
+        runner.collect(CALL_SECONDS)
+
+    def _slope(self, runner: Runner) -> Slope:
+        """Time a short and a long batch over different calls, in random order with a random split."""
+        short = self.rng.randrange(self.calls // 5, self.calls // 3 + 1)
+        long = self.calls - short
+        # Which calls are the short batch, and whether it comes first: two coins a candidate cannot see.
+        batches = [(0, short), (short, long)] if self.rng.random() < 0.5 else [(0, long), (long, short)]
+        self.rng.shuffle(batches)
+        seconds = {}
+        for first, count in batches:
+            seconds[count] = runner.run(first, count, CALL_SECONDS)
+            runner.collect(CALL_SECONDS)
+        whole = seconds[long] / long
+        slope = (seconds[long] - seconds[short]) / (long - short)
+        # Noise can make a slope vanish; the whole long batch is then the honest upper bound.
+        return Slope((slope if slope > 0 else whole) * 1e6, whole * 1e6)
+
+    def _check_timed(self, place: int) -> None:
+        """Check what was just timed: every call wrote all of its outputs, and random ones are right."""
+        arena, arm = self.arenas[place], self.arms[place]
+        for number in range(self.calls):
+            for spec in self.case.outputs:
+                if left := arena.unwritten(number, spec):
+                    reason = f"{left} elements of {spec.name!r} never written in a timed call"
+                    raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
+        for number in {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}:
+            if failure := check_call(arm.bench, arena, number):
+                raise TimingFailed(place, failure)
+
+
+def calls_for(case: Case, arm: Arm) -> int:
+    """Return how many calls make a batch long enough, within the memory we allow."""
+    largest = max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs)))
+    most = max(8, min(MAX_CALLS, ARENA_BYTES // largest))
+    op, bench = plugins.load("ops", case.op), arm.bench
+    with bench.arena([case], [0] * 8) as arena:
+        for number in range(8):
+            arena.write_inputs(number, op.make_inputs(case, Distribution.SIGNED, bench.rng.getrandbits(62)))
+        try:
+            with ForkedRunner(
+                bench.nursery, arm.artefact, bench.candidate.backend, arena, bench.home
+            ) as runner:
+                runner.ready(LOAD_SECONDS)
+                runner.run(0, 8, CALL_SECONDS)
+                seconds = min(runner.run(0, 8, CALL_SECONDS) for _ in range(3)) / 8
+        except Lost as lost:
+            raise TimingFailed(0, Failure(lost.status, lost.reason, case)) from lost
+    return max(8, min(most, math.ceil(BATCH_SECONDS / max(seconds, 1e-7))))
+
+
+def _slab_bytes(specs: tuple[TensorSpec, ...]) -> int:
+    return sum(-(-spec.storage_elements * spec.dtype.itemsize // PAGE) * PAGE for spec in specs)
+
+
+class Heats:
+    """All heats of one race: each of fresh processes, born from one of several parents."""
+
+    def __init__(self, nurseries: Sequence[Service] = ()) -> None:
+        self.nurseries = tuple(nurseries)
+
+    def __enter__(self) -> "Heats":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind: every heat has cleaned up after itself."""
+
+    def size(self, bench: Bench, case: Case) -> int:
+        """Return how many calls a batch of a case holds."""
+        return calls_for(case, arm_of(bench, case))
+
+    def measure(self, case: Case, benches: Sequence[Bench], size: int, start: int = 0) -> list[float]:
+        """Return the times of one heat, in microseconds; a heat whose clocks disagree is measured again."""
+        nursery = self.nurseries[start] if self.nurseries else benches[0].nursery
+        arms = [arm_of(bench, case) for bench in benches]
+        for attempt in range(SUSPECT_HEATS):
+            heat = Heat(case, arms, size, nursery, benches[0].rng)
+            try:
+                return heat.measure()
+            except TimingFailed as failed:
+                if failed.failure.status is not Status.TIMING_SUSPECT or attempt + 1 == SUSPECT_HEATS:
+                    raise
+            finally:
+                heat.close()
+        raise AssertionError("unreachable: the last attempt returns or raises")

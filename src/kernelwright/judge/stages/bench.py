@@ -1,0 +1,158 @@
+"""What every stage works on: the bench, the sizes it may take, and how a failure is told."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate
+from kernelwright.core.case import Case, DType
+from kernelwright.core.device import DeviceKind
+from kernelwright.core.ports import Op
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Status
+from kernelwright.judge.arena import Arena
+from kernelwright.judge.builds import Builds
+from kernelwright.judge.children import Service
+from kernelwright.judge.execution import is_interpreted, launches_plans, left_out
+
+CALL_SECONDS = 20.0
+SMOKE_ELEMENTS = 1 << 16
+"""Cases up to this many input elements count as small."""
+PROBED_ELEMENTS = {True: 1 << 18, False: 1 << 24}
+"""A case of the problem's own up to this size, on a CPU or not, is probed many times; else a smaller one stands in."""
+SWEEP_ELEMENTS = {True: 1 << 22, False: 1 << 30}
+"""Board-sized public cases beyond this are left to GPUs: float64 on them takes a CPU minutes."""
+DRAWS = 50
+"""Hidden cases drawn in search of one that is small enough."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Everything a stage needs."""
+
+    problem: Problem
+    candidate: Candidate
+    builds: Builds
+    nursery: Service
+    reference: Service
+    home: Path
+    rng: random.Random
+    """Seeded from the operating system for every evaluation: hidden shapes and inputs cannot be foreseen."""
+    hidden_shapes: int
+    progress: Callable[[str], None]
+    guards_off: bool = False
+    """Tests only: let what the static guards would refuse run, to see that it fails there too."""
+    testability: dict[str, str | None] = field(default_factory=dict)
+    """What is known of problems, by hash: the null model that survives, or None. Outlives the bench."""
+
+    @cached_property
+    def op(self) -> Op:
+        """Return the problem's op; looking it up reads the metadata of every installed package."""
+        return cast(Op, plugins.load("ops", self.problem.op))
+
+    @cached_property
+    def is_planned(self) -> bool:
+        """Tell whether the trusted launcher runs the candidate."""
+        return launches_plans(self.candidate, self.problem.device)
+
+    @cached_property
+    def is_interpreted(self) -> bool:
+        """Tell whether an interpreter stands in for the GPU the candidate needs."""
+        return is_interpreted(self.candidate, self.problem.device)
+
+    @property
+    def has_fixed_cases(self) -> bool:
+        """Tell whether sizes and layouts other than the problem's own are no part of the contract."""
+        return hasattr(self.op, "FIXED_CASES")
+
+    @property
+    def is_cpu(self) -> bool:
+        """Tell whether the problem is about a CPU."""
+        return self.problem.device.kind is DeviceKind.CPU
+
+    @property
+    def where(self) -> str:
+        """Return torch's name of the device the problem is about."""
+        return "cpu" if self.is_cpu else f"cuda:{self.problem.device.index}"
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """Return the types a candidate must serve: those of the op, when the reference is the op's own."""
+        if self.problem.reference is None:
+            return tuple(self.op.DTYPES)
+        return tuple(dict.fromkeys(case.dtype for case in self.problem.cases))
+
+    @property
+    def seed(self) -> int:
+        """Return a seed nobody has seen."""
+        return self.rng.getrandbits(62)
+
+    def arena(
+        self, cases: Sequence[Case], call_cases: Sequence[int], shared: Sequence[Mapping[str, str]] = ()
+    ) -> Arena:
+        """Return buffers for calls, in the memory of the device the problem is about."""
+        if self.is_cpu:
+            return Arena(cases, call_cases, self.rng, shared)
+        from kernelwright.judge.device_arena import DeviceArena
+
+        return DeviceArena(cases, call_cases, self.rng, shared, self.problem.device.index)
+
+    def small_cases(self) -> list[Case]:
+        """Return the small public cases in the types that are served; the problem's smallest where there are none."""
+        found = [
+            case
+            for case in self.op.public_cases()
+            if input_elements(case) <= SMOKE_ELEMENTS and case.dtype in self.dtypes
+        ]
+        return found or [min(self.problem.cases, key=input_elements)]
+
+    def hidden_case(self, most: int) -> Case:
+        """Return a random legal case of at most so many elements, or the smallest of many drawn."""
+        if self.has_fixed_cases:
+            return min(self.problem.cases, key=input_elements)
+        drawn = []
+        for _ in range(DRAWS):
+            case = self.op.sample_case(self.rng)
+            if case.dtype in self.dtypes and not self.is_left_out(case):
+                if input_elements(case) <= most:
+                    return case
+                drawn.append(case)
+        return min(drawn or self.small_cases(), key=input_elements)
+
+    def probed_case(self) -> Case:
+        """Return the problem's smallest case, or a hidden one where that is too big to be run many times."""
+        own = min(self.problem.cases, key=input_elements)
+        most = PROBED_ELEMENTS[self.is_cpu]
+        return own if input_elements(own) <= most and not self.is_left_out(own) else self.hidden_case(most)
+
+    def is_left_out(self, case: Case) -> bool:
+        """Tell whether the case cannot be put to this candidate here."""
+        return self.is_interpreted and left_out(self.candidate, case, self.problem.device) is not None
+
+    def build_key(self, case: Case) -> str:
+        """Return what tells artefacts apart: calls of one process share one."""
+        return (
+            "" if self.is_planned else self.builds.key(self.candidate, self.candidate.values_for(case.hash))
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a stage failed."""
+
+    status: Status
+    reason: str
+    case: Case | None = None
+
+
+Found = tuple[int, Failure | None]
+"""How many calls or facts were checked, and the failure if there was one."""
+
+
+def input_elements(case: Case) -> int:
+    """Return how many elements the inputs of a case have."""
+    return sum(spec.numel for spec in case.inputs)

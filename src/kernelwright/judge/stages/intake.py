@@ -1,0 +1,120 @@
+"""The first stages, which run nothing or little of a candidate: static guards, build, smoke; and the second build."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Origin
+from kernelwright.core.case import Distribution
+from kernelwright.core.messages import BuildRequest
+from kernelwright.core.plan import KernelUnit
+from kernelwright.core.verdict import Status
+from kernelwright.judge import children, delegation
+from kernelwright.judge.children import Lost
+from kernelwright.judge.elf import code_digest
+from kernelwright.judge.execution import compile_cases, units_of
+from kernelwright.judge.stages.bench import Bench, Failure, Found, input_elements
+from kernelwright.judge.stages.checks import check_cases
+
+
+def guards(bench: Bench) -> Found:
+    """Judge the source alone."""
+    candidate = bench.candidate
+    if candidate.origin is Origin.AUTHOR and candidate.backend in ("eager", "compiled"):
+        return 1, Failure(
+            Status.DELEGATION, f"backend {candidate.backend!r} has no kernel of the candidate's own"
+        )
+    if bench.guards_off:
+        return 1, None
+    backend = plugins.load("backends", candidate.backend)
+    if refusal := backend.check(candidate.source):
+        return 1, Failure(Status.REFUSED, refusal)
+    if candidate.origin is Origin.AUTHOR and hasattr(backend, "delegates"):
+        reason = backend.delegates(candidate.source)
+        return 1, Failure(Status.DELEGATION, reason) if reason else None
+    return 1, None
+
+
+def build(bench: Bench) -> Found:
+    """Build every artefact the problem needs, and look at what a native one wants from outside."""
+    if bench.is_planned:
+        try:
+            compile_cases(bench.candidate, bench.problem.cases, bench.problem.device, bench.builds)
+        except Lost as lost:
+            return len(bench.problem.cases), Failure(lost.status, lost.reason)
+        return len(bench.problem.cases), None
+    for built, choice in enumerate(bench.candidate.choices, start=1):
+        result, artefact = bench.builds.get(bench.candidate, choice.values)
+        if result.status is not Status.ACCEPTED or artefact is None:
+            return built, Failure(result.status, result.log.strip() or "the build failed")
+        is_audited = bench.candidate.origin is Origin.AUTHOR and not bench.guards_off
+        if is_audited and (found := delegation.audit(artefact)):
+            return built, Failure(found.status, found.reason)
+    return len(bench.candidate.choices), None
+
+
+def smoke(bench: Bench) -> Found:
+    """Run the smallest public case of every dtype."""
+    small = bench.small_cases()
+    first = {case.dtype: case for case in sorted(small, key=input_elements, reverse=True)}
+    return check_cases(bench, [(case, Distribution.SIGNED) for case in first.values()])
+
+
+def rebuild(bench: Bench) -> Found:
+    """Build everything a second time, past the cache, and compare all that is not a debugger's."""
+    if bench.is_planned:
+        return _rebuild_units(bench)
+    for built, choice in enumerate(bench.candidate.choices, start=1):
+        _, artefact = bench.builds.get(bench.candidate, choice.values)
+        assert artefact is not None, "only what was built is built again"
+        request = BuildRequest(
+            backend=bench.candidate.backend,
+            source=bench.candidate.source,
+            values=dict(choice.values),
+            folder=tempfile.mkdtemp(dir=bench.home, prefix="rebuild-"),
+        )
+        (again,) = children.build(request, bench.home).results
+        second = Path(request.folder) / Path(again.artefact or "missing").name
+        same = second.is_file() and code_digest(second.read_bytes()) == code_digest(artefact.read_bytes())
+        shutil.rmtree(request.folder, ignore_errors=True)
+        if not same:
+            return built, Failure(Status.BUILD_FAILED, "a second build gives another artefact")
+    return len(bench.candidate.choices), None
+
+
+def _rebuild_units(bench: Bench) -> Found:
+    """Compile every kernel of the problem's own cases again."""
+    candidate, device = bench.candidate, bench.problem.device
+    plans = compile_cases(candidate, bench.problem.cases, device, bench.builds)
+    pairs = zip(plans, bench.problem.cases, strict=True)
+    units: dict[str, KernelUnit] = {unit.hash: unit for plan, case in pairs for unit in units_of(plan, case)}
+    kept = Path(tempfile.mkdtemp(dir=bench.home, prefix="kept-"))
+    bench.builds.collect_units(candidate, list(units.values()), device.arch, kept)
+    request = BuildRequest(
+        backend=candidate.backend,
+        source=candidate.source,
+        folder=tempfile.mkdtemp(dir=bench.home, prefix="rebuild-"),
+        units=tuple(units.values()),
+        target=device.arch,
+    )
+    results = children.build(request, bench.home).results
+    different = [
+        unit.kernel
+        for unit, again in zip(units.values(), results, strict=True)
+        if not _same_file(kept, Path(request.folder), Path(again.artefact or "missing").name)
+    ]
+    shutil.rmtree(request.folder, ignore_errors=True)
+    shutil.rmtree(kept, ignore_errors=True)
+    if different:
+        return len(units), Failure(
+            Status.BUILD_FAILED, f"a second build of {different[0]!r} gives another artefact"
+        )
+    return len(units), None
+
+
+def _same_file(first: Path, second: Path, name: str) -> bool:
+    paths = (first / name, second / name)
+    return (
+        all(path.is_file() for path in paths) and len({code_digest(path.read_bytes()) for path in paths}) == 1
+    )

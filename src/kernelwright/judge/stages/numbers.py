@@ -1,0 +1,155 @@
+"""Stages that look at numbers: known answers, hidden shapes, hard distributions, special values, awkward sizes."""
+
+from functools import partial
+
+import torch
+
+from kernelwright.core.case import Case, Distribution, DType
+from kernelwright.core.verdict import Status
+from kernelwright.judge.children import Lost
+from kernelwright.judge.error_budget import Verdict, check_exact, check_growth, growth_at
+from kernelwright.judge.oracle import Answer
+from kernelwright.judge.stages.bench import (
+    CALL_SECONDS,
+    PROBED_ELEMENTS,
+    SMOKE_ELEMENTS,
+    SWEEP_ELEMENTS,
+    Bench,
+    Failure,
+    Found,
+    input_elements,
+)
+from kernelwright.judge.stages.checks import (
+    Inputs,
+    Trial,
+    answers_to,
+    check_cases,
+    drawn,
+    run_trials,
+    runner_on,
+)
+from kernelwright.ops._draw import EXACT_KINDS
+
+FOREIGN_ROUNDINGS = 8
+"""By how much an answer may miss a known point if the reference is the user's own and may round on the way."""
+HIDDEN_EXACT = 2
+PLAIN = (Distribution.SIGNED, Distribution.SCALED)
+HARD = tuple(kind for kind in Distribution if kind not in PLAIN)
+
+
+def exactness(bench: Bench) -> Found:
+    """Run points with known answers on the problem's case, a small case of every dtype and hidden shapes."""
+    small = {case.dtype: case for case in bench.small_cases()}
+    cases = [bench.probed_case(), *small.values()]
+    cases += [bench.hidden_case(PROBED_ELEMENTS[bench.is_cpu]) for _ in range(HIDDEN_EXACT)]
+    return run_trials(bench, [trial for case in cases for trial in _exact_trials(bench, case)])
+
+
+def _exact_trials(bench: Bench, case: Case) -> list[Trial]:
+    trials, first = [], bench.seed // EXACT_KINDS * EXACT_KINDS
+    for seed in range(first, first + EXACT_KINDS):
+        point = bench.op.exact_inputs(case, seed)
+        if point is not None:
+            inputs, roundings = point
+            if bench.problem.reference is not None:
+                roundings = max(roundings, FOREIGN_ROUNDINGS)
+            what = f"inputs of known answer, kind {seed - first}"
+            check = partial(_is_exact, roundings=roundings)
+            trials.append(
+                Trial(case, partial(_known, inputs), is_looked_at_again=False, what=what, check=check)
+            )
+    return trials
+
+
+def _known(inputs: Inputs, seed: int) -> Inputs:  # noqa: ARG001
+    return inputs
+
+
+def _is_exact(values: torch.Tensor, answer: Answer, *, roundings: int) -> Verdict:
+    return check_exact(values, answer.exact, answer.scale, roundings)
+
+
+def shape_sweep(bench: Bench) -> Found:
+    """Run the problem's own cases, the public and fresh hidden shapes."""
+    most = SWEEP_ELEMENTS[bench.is_cpu]
+    public = [
+        case
+        for case in bench.op.public_cases()
+        if input_elements(case) <= most and case.dtype in bench.dtypes
+    ]
+    hidden = [bench.hidden_case(most) for _ in range(bench.hidden_shapes)]
+    own = [(case, kind) for case in bench.problem.cases for kind in PLAIN]
+    return check_cases(bench, own + [(case, bench.rng.choice(PLAIN)) for case in (*public, *hidden)])
+
+
+def stability(bench: Bench) -> Found:
+    """Run every hard distribution on a small case in the problem's own dtype and in another, then look at growth."""
+    own = bench.problem.cases[0].dtype
+    small = bench.small_cases()
+    trials = []
+    for kind in HARD:
+        others = [dtype for dtype in bench.dtypes if dtype is not own] or [own]
+        for dtype in {own, bench.rng.choice(others)}:
+            fitting = [case for case in small if case.dtype is dtype]
+            trials.append(drawn(bench, bench.rng.choice(fitting), kind))
+    checked, failure = run_trials(bench, trials)
+    if failure:
+        return checked, failure
+    grown, failure = _growth(bench, own)
+    return checked + grown, failure
+
+
+def _growth(bench: Bench, dtype: DType) -> Found:
+    """Compare how errors grow with the length of the reduction, all lengths in one process."""
+    cases = [case for case in bench.op.growth_cases(dtype) if not bench.is_left_out(case)]
+    if len(cases) < 3 or len({bench.build_key(case) for case in cases}) > 1:
+        return 0, None
+    with bench.arena(cases, range(len(cases))) as arena:
+        for number, case in enumerate(cases):
+            arena.write_inputs(number, bench.op.make_inputs(case, Distribution.SIGNED, bench.seed))
+        arena.poison_outputs()
+        try:
+            with runner_on(bench, arena) as runner:
+                runner.run(0, len(cases), CALL_SECONDS)
+                runner.collect(CALL_SECONDS)
+        except Lost as lost:
+            return len(cases), Failure(lost.status, lost.reason, cases[-1])
+        answers = [answers_to(bench, arena, number) for number in range(len(cases))]
+        for place, spec in enumerate(cases[0].outputs):
+            found = [
+                growth_at(
+                    bench.op.depth(case),
+                    arena.view(number, case.outputs[place]).to(answers[number][place].exact.device),
+                    *answers[number][place],
+                )
+                for number, case in enumerate(cases)
+            ]
+            verdict = check_growth(found)
+            if not verdict.passed:
+                reason = f"output {spec.name!r}: {verdict.reason}"
+                return len(cases), Failure(Status.WRONG, reason, cases[-1])
+    return len(cases), None
+
+
+def special_values(bench: Bench) -> Found:
+    """Plant special values in the problem's case, if it is small, and in a small case of another dtype."""
+    cases = [bench.hidden_case(SMOKE_ELEMENTS)]
+    own = bench.probed_case()
+    cases.append(own if input_elements(own) <= SMOKE_ELEMENTS * 2 else bench.hidden_case(SMOKE_ELEMENTS))
+    trials = []
+    for case in cases:
+        seed = bench.seed
+        for place, (what, inputs) in enumerate(bench.op.special_inputs(case, seed)):
+            trials.append(Trial(case, partial(_planted, bench, case, place, {seed: inputs}), seed, what=what))
+    return run_trials(bench, trials)
+
+
+def _planted(bench: Bench, case: Case, place: int, known: dict[int, Inputs], seed: int) -> Inputs:
+    """Return what is planted at that place of the list, for the first seed as it was drawn."""
+    return known.get(seed) or bench.op.special_inputs(case, seed)[place][1]
+
+
+def edge_cases(bench: Bench) -> Found:
+    """Run the awkward sizes."""
+    wanted = [case for case in bench.op.edge_cases() if case.dtype in bench.dtypes]
+    return check_cases(bench, [(case, Distribution.SIGNED) for case in wanted])

@@ -1,0 +1,95 @@
+"""The timing stage: certified times behind all other stages, against what the hardware can do at all."""
+
+import time
+from statistics import median
+
+from kernelwright.core.case import Case
+from kernelwright.core.device import Ceilings, DeviceKind
+from kernelwright.core.roofline import floor_us
+from kernelwright.core.stats import mad
+from kernelwright.core.verdict import CaseTiming, Stage, StageResult, Status, Timing
+from kernelwright.hardware.lock import DeviceLock
+from kernelwright.hardware.peaks import peak
+from kernelwright.judge import clock, device_heat
+from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.stages import Bench, Failure
+
+HEATS = 3
+"""Fresh process pairs behind a certified timing."""
+CACHED = 4
+"""A CPU's floor is of main memory: it binds a case only if its buffers exceed the last-level cache this many times."""
+
+
+def certify(bench: Bench, ceilings: Ceilings | None) -> tuple[StageResult, Failure | None, Timing | None]:
+    """Time every case of the problem, alone on the device."""
+    started, failure = time.perf_counter(), None
+    cases: list[CaseTiming] = []
+    try:
+        refuse_interpreted(bench)
+        with DeviceLock(bench.problem.device, show=bench.progress):
+            for case in bench.problem.cases:
+                cases.append(_timed(bench, case, ceilings))
+    except TimingFailed as failed:
+        failure = failed.failure
+    result = StageResult(
+        stage=Stage.TIMING,
+        passed=failure is None,
+        seconds=time.perf_counter() - started,
+        checked=len(cases),
+        reason=failure.reason if failure else "",
+        failing_case=failure.case.label if failure and failure.case else None,
+        failing_scalars=failure.case.scalars if failure and failure.case else {},
+    )
+    whose = "launcher-events" if bench.is_planned else "judge-slope"
+    return result, failure, None if failure else Timing(clock=whose, cases=tuple(cases))
+
+
+def _timed(bench: Bench, case: Case, ceilings: Ceilings | None) -> CaseTiming:
+    warm_us: float | None = None
+    if bench.is_planned:
+        times, warm_us = device_heat.time_alone(bench, case, HEATS)
+    else:
+        times = clock.time_alone(bench, case, HEATS)
+    call_us = median(times)
+    refuse_impossible(bench, case, call_us)
+    return CaseTiming(
+        case_hash=case.hash,
+        label=case.label,
+        median_us=call_us,
+        mad_us=mad(times),
+        rounds=len(times),
+        floor_us=_floor(bench, case, ceilings),
+        warm_us=warm_us,
+    )
+
+
+def _floor(bench: Bench, case: Case, ceilings: Ceilings | None) -> float | None:
+    """Return the floor of a case where one is known and binds."""
+    if ceilings is None:
+        return None
+    work, device = bench.op.work(case), bench.problem.device
+    if device.kind is DeviceKind.CPU and work.bytes_moved < CACHED * device.cache_bytes:
+        return None
+    return floor_us(work, ceilings)
+
+
+def refuse_impossible(bench: Bench, case: Case, call_us: float) -> None:
+    """Refuse a time that the maker's own figures for the device rule out."""
+    sheet = peak(bench.problem.device)
+    if sheet is None:
+        return
+    work = bench.op.work(case)
+    rate = sheet.flops.get(work.compute_class)
+    least_us = max(work.bytes_moved / sheet.bandwidth, work.flops / rate if rate else 0.0) * 1e6
+    if call_us < least_us:
+        reason = (
+            f"{call_us:.2f} us a call, where the data sheet of {sheet.part} allows {least_us:.2f} us at best"
+        )
+        raise TimingFailed(0, Failure(Status.IMPOSSIBLE, reason, case))
+
+
+def refuse_interpreted(bench: Bench) -> None:
+    """Refuse to time what an interpreter runs: its speed says nothing of the kernel's."""
+    if bench.is_interpreted:
+        reason = "correctness only: no GPU here to time it on"
+        raise TimingFailed(0, Failure(Status.UNSUPPORTED, reason))
