@@ -103,12 +103,13 @@ def test_no_secret_of_the_environment_reaches_the_run_folder(
 
 
 def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(tmp_path: Path) -> None:
-    before = _kernelwright_processes()
     process = start(tmp_path, "--max-pairs", "400")
     assert process.stderr is not None
     for line in process.stderr:
         if "smoke" in line:
             break
+    family = _descendants(process.pid)
+    assert len(family) >= 3, "the judge, the reference and the nursery at least"
     os.kill(process.pid, signal.SIGINT)
     err = process.stderr.read()
     assert process.wait(timeout=60) == ExitCode.INTERRUPTED, err
@@ -116,24 +117,33 @@ def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(tmp_path: Path
     (folder,) = (tmp_path / "runs").iterdir()
     assert isinstance(Journal.open(folder).verify(), Sound)
     deadline = time.monotonic() + 10
-    while (left := _kernelwright_processes() - before) and time.monotonic() < deadline:
+    while (left := family & _running()) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not left
 
 
-def _kernelwright_processes() -> set[int]:
-    """Return the judge, model and worker processes alive on this machine."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def _parents() -> dict[tuple[int, str], int]:
+    """Return the parent of every process, by number and time of its start: numbers are used again."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            words = path.read_bytes().split(b"\0")
+            fields = path.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if any(
-            word.startswith((b"kernelwright.judge", b"kernelwright.worker", b"kernelwright.model"))
-            for word in words
-        ):
-            found.add(int(path.parent.name))
+        found[int(path.parent.name), fields[19]] = int(fields[1])
+    return found
+
+
+def _running() -> set[tuple[int, str]]:
+    return set(_parents())
+
+
+def _descendants(pid: int) -> set[tuple[int, str]]:
+    """Return everything a process started, and what that started in turn."""
+    parents, found, known = _parents(), set(), {pid}
+    while fresh := {key for key, parent in parents.items() if parent in known} - found:
+        found |= fresh
+        known |= {number for number, _ in fresh}
     return found
 
 

@@ -68,11 +68,10 @@ def app() -> typer.Typer:
 
 def verify(run: RunArgument = "last", as_json: JsonFlag = False, home: HomeOption = None) -> int:
     """Check the whole hash chain; names the first event that was changed, removed or moved."""
+    from kernelwright.cli.runs import open_run
     from kernelwright.store.chain import Damaged
-    from kernelwright.store.journal import Journal
-    from kernelwright.store.locate import find_run
 
-    journal = Journal.open(find_run(kernelwright_home(home), run))
+    journal, _ = open_run(kernelwright_home(home), run)
     found = journal.verify()
     damaged = found if isinstance(found, Damaged) else None
     answer = VerifyAnswer(
@@ -103,10 +102,9 @@ def events(
     """List events with their time and hash."""
     from itertools import islice
 
-    from kernelwright.store.journal import Journal
-    from kernelwright.store.locate import find_run
+    from kernelwright.cli.runs import open_run
 
-    journal = Journal.open(find_run(kernelwright_home(home), run))
+    journal, _ = open_run(kernelwright_home(home), run)
     rows = [
         EventRow(
             seq=event.seq, at=event.at.isoformat(timespec="seconds"), kind=event.body.kind, hash=event.hash

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli import backends, doctor, journal, ops, optimize, show, version
+from kernelwright.cli import backends, doctor, journal, judge, ops, optimize, show, version
 from kernelwright.cli.screen import ExitCode, err
-from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.environment import close_off
+from kernelwright.core.errors import BadInput, KernelwrightError
 
 SAFE = "interrupted; everything journalled so far is safe"
 
@@ -32,6 +33,7 @@ def build_app() -> typer.Typer:
         """Finds where a PyTorch model spends its time and rewrites the kernels that matter."""
 
     app.command("optimize")(optimize.optimize)
+    app.command("judge")(judge.judge)
     app.command("doctor")(doctor.doctor)
     app.command("show")(show.show)
     app.add_typer(journal.app(), name="journal")
@@ -44,12 +46,15 @@ def build_app() -> typer.Typer:
 def main() -> None:
     """Run the command line and exit."""
     debug = "--debug" in sys.argv[1:]
+    close_off(die_with_parent=False)  # the engine holds the keys
     try:
         code = build_app()(standalone_mode=False)
         if code == ExitCode.INTERRUPTED:  # newer typer answers Ctrl-C itself, with the code and no word
             code = _failed(SAFE, ExitCode.INTERRUPTED, False)
     except KernelwrightError as error:
-        code = _failed(f"error: {error}", ExitCode.MISTAKE, debug)
+        kind = ExitCode.USAGE if isinstance(error, BadInput) else ExitCode.MISTAKE
+        # What another process found comes with where it was found there.
+        code = _failed(f"error: {error}", kind, debug, getattr(getattr(error, "fault", None), "trace", ""))
     except (KeyboardInterrupt, typer.Abort):
         code = _failed(SAFE, ExitCode.INTERRUPTED, False)
     except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
@@ -61,11 +66,13 @@ def main() -> None:
     sys.exit(int(code or 0))
 
 
-def _failed(line: str, code: ExitCode, debug: bool) -> ExitCode:
+def _failed(line: str, code: ExitCode, debug: bool, trace: str = "") -> ExitCode:
     console = err()
     if debug:
         import traceback
 
         console.print(traceback.format_exc(), markup=False)
+        if trace:
+            console.print(f"In the other process:\n{trace}", markup=False)
     console.print(line, style="red", markup=False)
     return code

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kernelwright.cli.config import load_config
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -15,7 +16,7 @@ from kernelwright.cli.screen import (
     out,
     print_json,
 )
-from kernelwright.core.config import RunConfig, parse_toml, resolve
+from kernelwright.core.config import RunConfig
 from kernelwright.core.events import ModelVerified
 
 
@@ -86,26 +87,13 @@ def optimize(
 
 
 def _config(flags: dict[str, object]) -> RunConfig:
-    """Return the resolved settings: flags over `kernelwright.toml` over defaults."""
+    """Return the resolved settings of a run, which needs a model."""
     from kernelwright.core.errors import BadConfig
-    from kernelwright.store.locate import config_file
 
-    path = config_file(Path.cwd())
-    where = str(path) if path else "defaults"
-    values = parse_toml(_text(path), where) if path else {}
-    config = resolve(flags, values, where)
+    config = load_config(flags)
     if config.model is None:
         raise BadConfig("command line", "no model given", "For example: kernelwright optimize model.py:build")
     return config
-
-
-def _text(path: Path) -> str:
-    from kernelwright.core.errors import BadConfig
-
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise BadConfig(str(path), f"not UTF-8: {error.reason}", "Save it as UTF-8.") from error
 
 
 def _answer(folder: Path, tree: object) -> OptimizeAnswer:

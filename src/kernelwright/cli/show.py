@@ -1,6 +1,5 @@
 """`kernelwright show`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ class ShowAnswer(Answer):
     """What `show --json` prints."""
 
     folder: str
-    """The run folder."""
+    """The run folder; the place of the journal if the run is another machine's."""
     summary: Summary
     """The run at a glance."""
 
@@ -26,18 +25,17 @@ def show(
     home: HomeOption = None,
 ) -> None:
     """Show a run at a glance, answered from its stored summary."""
-    from kernelwright.store.journal import Journal
-    from kernelwright.store.locate import find_run
+    from kernelwright.cli.runs import open_run
 
-    folder = find_run(kernelwright_home(home), run)
-    answer = ShowAnswer(folder=str(folder), summary=Journal.open(folder).summary())
+    journal, folder = open_run(kernelwright_home(home), run)
+    answer = ShowAnswer(folder=str(folder or journal.name), summary=journal.summary())
     if as_json:
         print_json(answer)
         return
-    _print(answer.summary, folder)
+    _print(answer.summary, answer.folder)
 
 
-def _print(summary: Summary, folder: Path) -> None:
+def _print(summary: Summary, folder: str) -> None:
     console = out()
     console.print(
         f"[bold]{summary.run_id}[/]  {summary.model or ''}  on {summary.device or 'unknown device'}"

@@ -15,6 +15,7 @@ from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.tree import Tree
 from kernelwright.engine.loop import Run, backends, optimize
 from kernelwright.engine.service import JudgeClient, Show
+from kernelwright.hardware.calibrate import ceilings
 from kernelwright.hardware.detect import cpu_device, usable_cores
 from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.journal import Journal
@@ -67,6 +68,7 @@ def start(config: RunConfig, home: Path, show: Show) -> Path:
             hidden_shapes=config.hidden_shapes,
             cache_folder=str(home / "cache" / "builds"),
             blob_folder=str(folder / "blobs"),
+            ceilings=ceilings(device, home, show=show).ceilings,
         )
         judge = JudgeClient(settings, show)
         try:

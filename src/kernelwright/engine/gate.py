@@ -22,7 +22,23 @@ def rejected(evaluation: Evaluation) -> Decision:
 
 def disqualified(evaluation: Evaluation, found: Disqualified) -> Decision:
     """Return the decision on a candidate that failed while it was timed."""
-    return _decision(evaluation, False, found.reason)
+    return _decision(evaluation, False, f"{found.status.value}: {found.reason}")
+
+
+def confirmed(evaluation: Evaluation, comparison: Comparison) -> Decision:
+    """Return the decision on a winner under the full profile: what is published rests on this comparison alone."""
+    found = decide(evaluation, comparison)
+    words = "confirmed" if found.kept else "not confirmed"
+    return found.model_copy(
+        update={"reason": f"{words} in {comparison.starts} separate starts; {found.reason}"}
+    )
+
+
+def rolled_back(evaluation: Evaluation, comparison: Comparison) -> Decision:
+    """Return the decision on a keep whose gains do not add up to what is measured directly."""
+    interval = f"x{comparison.ratio:.3f} [{comparison.ci_low:.3f}, {comparison.ci_high:.3f}]"
+    reason = f"rolled back: {interval} over the baseline directly, which is not the product of the claims"
+    return _decision(evaluation, False, reason, comparison)
 
 
 def decide(evaluation: Evaluation, comparison: Comparison) -> Decision:
@@ -42,6 +58,8 @@ def decide(evaluation: Evaluation, comparison: Comparison) -> Decision:
     if comparison.outcome is Outcome.FASTER:
         return _decision(evaluation, True, f"proven faster: {evidence}", comparison)
     words = {Outcome.NOT_FASTER: "not faster", Outcome.NOT_PROVEN: "not proven faster"}[comparison.outcome]
+    if comparison.slower_case:
+        words = f"slower on {comparison.slower_case}"
     return _decision(evaluation, False, f"{words}: {evidence}", comparison)
 
 

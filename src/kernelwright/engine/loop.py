@@ -2,7 +2,9 @@
 
 1. The model process traces the model; known ops become problems.
 2. The judge evaluates the baseline, then every seed the machine can build; the gate keeps what is proven faster.
-3. Winners are put into the model in fresh processes, checked against float64 and timed against the same graph
+   Every five keeps, the best is compared with the baseline itself: claims that do not add up are rolled back.
+3. What is to be put into the model passes the full profile and a confirming comparison first.
+4. Winners are put into the model in fresh processes, checked against float64 and timed against the same graph
    without them; they stay only if they pay end to end.
 """
 
@@ -17,7 +19,7 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device
-from kernelwright.core.errors import BackendUnavailable, NothingToOptimize, ServiceDied
+from kernelwright.core.errors import BackendUnavailable, NothingToOptimize, ServiceDied, UnfairClock
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
@@ -31,9 +33,9 @@ from kernelwright.core.events import (
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages import Disqualified, ModelTimed, ModelTraced, TraceModel, VerifyModel, Winner
 from kernelwright.core.problem import Problem
-from kernelwright.core.stats import block_bootstrap, hodges_lehmann
-from kernelwright.core.tree import Tree
-from kernelwright.core.verdict import Evaluation, Profile, Status
+from kernelwright.core.stats import block_bootstrap, hodges_lehmann, ratchet_agrees
+from kernelwright.core.tree import Node, Tree
+from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
 from kernelwright.engine import gate
 from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import JudgeClient, Show, ask_model
@@ -43,6 +45,8 @@ MODEL_ROUNDS = 12
 DRIFT_LIMIT = 1.5
 """The spliced model may be this much further from float64 than the original: the error budget's own factor."""
 CPU_BACKENDS = ("cpp",)
+AUDIT_EVERY = 5
+"""Keeps after which their product is checked against the baseline itself."""
 
 
 @dataclass
@@ -62,9 +66,14 @@ class Run:
 def optimize(run: Run, judge: JudgeClient) -> None:
     """Carry out the run."""
     traced = trace(run)
-    for problem in problems(run, traced):
-        run.record([ProblemFound(problem=problem)])
-        search(run, judge, problem)
+    try:
+        for problem in problems(run, traced):
+            run.record([ProblemFound(problem=problem)])
+            search(run, judge, problem)
+            confirm(run, judge, problem)
+    except UnfairClock as error:
+        run.record([RunEnded(reason=str(error))])
+        raise
     reason = verify(run)
     run.record([RunEnded(reason=reason)])
 
@@ -123,10 +132,13 @@ def search(run: Run, judge: JudgeClient, problem: Problem) -> None:
             challenge(run, judge, problem, challenger)
 
 
-def evaluate(run: Run, judge: JudgeClient, problem: Problem, candidate: Candidate) -> Evaluation:
+def evaluate(
+    run: Run, judge: JudgeClient, problem: Problem, candidate: Candidate, profile: Profile = Profile.KEEP
+) -> Evaluation:
     """Journal a candidate and the judge's verdict on it."""
-    run.record([CandidateProposed(problem_hash=problem.hash, candidate=candidate)])
-    verdict = judge.evaluate(problem, candidate, Profile.KEEP)
+    if (problem.hash, candidate.hash) not in run.tree.nodes:
+        run.record([CandidateProposed(problem_hash=problem.hash, candidate=candidate)])
+    verdict = judge.evaluate(problem, candidate, profile)
     run.record([Evaluated(evaluation=verdict)])
     return verdict
 
@@ -134,15 +146,65 @@ def evaluate(run: Run, judge: JudgeClient, problem: Problem, candidate: Candidat
 def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candidate) -> None:
     """Judge a challenger and, if it is accepted, compare it with the best so far."""
     verdict = evaluate(run, judge, problem, challenger)
+    node = run.tree.nodes[problem.hash, challenger.hash]
     if verdict.status is not Status.ACCEPTED:
         run.record([Decided(decision=gate.rejected(verdict))])
         return
-    best = run.tree.nodes[problem.hash, run.tree.best[problem.hash]].candidate
-    found = judge.compare(problem, best, challenger)
-    if isinstance(found, Disqualified):
+    best = run.tree.nodes[problem.hash, run.tree.best[problem.hash]]
+    earlier = [found for found in node.comparisons if found.incumbent_hash == best.candidate.hash]
+    found = judge.compare(problem, best.candidate, challenger, earlier[-1] if earlier else None)
+    if isinstance(found, Comparison):
+        decision = gate.decide(verdict, found)
+        run.record([Compared(comparison=found), Decided(decision=decision)])
+        if decision.kept:
+            audit(run, judge, problem)
+    elif found.candidate_hash == challenger.hash:
         run.record([Decided(decision=gate.disqualified(verdict, found))])
     else:
-        run.record([Compared(comparison=found), Decided(decision=gate.decide(verdict, found))])
+        dethrone(run, best, found)
+        challenge(run, judge, problem, challenger)
+
+
+def dethrone(run: Run, holder: Node, found: Disqualified) -> None:
+    """Take the title from a holder that failed while it was timed; a baseline that does so ends the run."""
+    if holder.candidate.origin is Origin.BASELINE:
+        raise ServiceDied("judge", f"the baseline failed while it was timed: {found.reason}")
+    run.record([Decided(decision=gate.disqualified(holder.evaluations[-1], found))])
+
+
+def audit(run: Run, judge: JudgeClient, problem: Problem) -> None:
+    """Every few keeps, compare the best with the baseline itself; roll back what does not add up."""
+    held = run.tree.titles[problem.hash]
+    nodes = [run.tree.nodes[problem.hash, key] for key in held]
+    if len(held) <= AUDIT_EVERY or (len(held) - 1) % AUDIT_EVERY:
+        return
+    found = judge.compare(problem, nodes[0].candidate, nodes[-1].candidate)
+    if not isinstance(found, Comparison):
+        return
+    claims = [(node.comparisons[-1].ci_low, node.comparisons[-1].ci_high) for node in nodes[1:]]
+    run.record([Compared(comparison=found)])
+    if ratchet_agrees((found.ci_low, found.ci_high), claims):
+        return
+    for node in nodes[: -AUDIT_EVERY - 1 : -1]:
+        run.record([Decided(decision=gate.rolled_back(node.evaluations[-1], found))])
+
+
+def confirm(run: Run, judge: JudgeClient, problem: Problem) -> None:
+    """Put the best through the full profile and a confirming comparison; whoever fails loses the title."""
+    while (held := run.tree.titles.get(problem.hash, []))[1:]:
+        first, best = (run.tree.nodes[problem.hash, key] for key in (held[0], held[-1]))
+        verdict = evaluate(run, judge, problem, best.candidate, Profile.SHIP)
+        if verdict.status is not Status.ACCEPTED:
+            run.record([Decided(decision=gate.rejected(verdict))])
+            continue
+        found = judge.compare(problem, first.candidate, best.candidate, confirm=True)
+        if not isinstance(found, Comparison):
+            dethrone(run, best if found.candidate_hash == best.candidate.hash else first, found)
+            continue
+        decision = gate.confirmed(verdict, found)
+        run.record([Compared(comparison=found), Decided(decision=decision)])
+        if decision.kept:
+            return
 
 
 def winners(run: Run) -> tuple[Winner, ...]:

@@ -5,19 +5,21 @@ from pathlib import Path
 import kernelwright
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.plan_language import first_values
+from kernelwright.core.problem import Problem
 
 
-def seed_file(op: str, backend: str) -> Path | None:
-    """Return the file of a seed, if there is one."""
+def seed_file(op: str, backend: str, name: str = "") -> Path | None:
+    """Return the file of a seed, if there is one; `name` where it is not the backend's (a dialect such as Gluon)."""
     extension = plugins.load("backends", backend).EXTENSION
-    path = Path(kernelwright.__file__).parent / "seeds" / op / f"{backend}{extension}"
+    path = Path(kernelwright.__file__).parent / "seeds" / op / f"{name or backend}{extension}"
     return path if path.is_file() else None
 
 
-def seed(op: str, backend: str, origin: Origin) -> Candidate | None:
+def seed(op: str, backend: str, origin: Origin, name: str = "") -> Candidate | None:
     """Return the seed of an op in a language with its author's own parameter values, if there is one."""
-    path = seed_file(op, backend)
+    path = seed_file(op, backend, name)
     if path is None:
         return None
     source = path.read_text()
@@ -30,4 +32,30 @@ def seed(op: str, backend: str, origin: Origin) -> Candidate | None:
         origin=origin,
         author=Author(name="baseline" if origin is Origin.BASELINE else "seed", detail=path.name),
         note="the baseline to beat" if origin is Origin.BASELINE else "the starting kernel",
+    )
+
+
+def compiled_baseline(problem: Problem, threads: int, mode: str = "default") -> Candidate | None:
+    """Return the eager baseline as torch.compile runs it, one compiled row per case of the problem on a CPU.
+
+    On a GPU the launcher compiles it itself, so there the table has the rule for unseen shapes alone.
+    """
+    eager = seed(problem.op, "eager", Origin.BASELINE)
+    if eager is None:
+        return None
+    cases = problem.cases if problem.device.kind is DeviceKind.CPU else ()
+    rows = [
+        ParamChoice(
+            case_hashes=(case.hash,),
+            values={"mode": mode, "threads": threads, "case": case.model_dump_json(exclude={"weight"})},
+        )
+        for case in cases
+    ]
+    return eager.model_copy(
+        update={
+            "backend": "compiled",
+            "choices": (*rows, ParamChoice(values={"mode": mode})),
+            "author": Author(name="baseline", detail=f"torch.compile {mode}"),
+            "note": "the stronger baseline to beat",
+        }
     )

@@ -23,6 +23,8 @@ from kernelwright.core.messages import (
     MODEL_ANSWER,
     Compare,
     ComparisonAnswer,
+    Describe,
+    Described,
     Disqualified,
     Evaluate,
     EvaluationAnswer,
@@ -102,9 +104,9 @@ class Child:
                 return answer
 
     def last_words(self) -> str:
-        """Return the end of what the process printed."""
+        """Return the end of what the process printed, in one line."""
         self.log.seek(0)
-        text = self.log.read()[-800:].decode(errors="replace").strip()
+        text = " ".join(self.log.read()[-800:].decode(errors="replace").split())
         return text or f"exit code {self.process.poll()}"
 
     def close(self, patience_s: float = 5.0) -> None:
@@ -124,31 +126,88 @@ class Child:
 
 
 class JudgeClient:
-    """The judge, seen from the engine."""
+    """The judge, seen from the engine; one that dies is started again, once for a request."""
 
     def __init__(self, settings: JudgeSettings, show: Show) -> None:
+        self.settings = settings
         self.show = show
-        self.child = Child("judge", "kernelwright.judge", settings.threads)
-        self.child.send(settings)
+        self.child = self._start()
+
+    def _start(self) -> Child:
+        child = Child("judge", "kernelwright.judge", self.settings.threads)
+        child.send(self.settings)
+        return child
+
+    def _ask(self, request: BaseModel) -> BaseModel:
+        """Return the answer to a request; a judge that dies over it is replaced and asked once more."""
+        try:
+            return self._asked(request)
+        except ServiceDied as died:
+            if isinstance(died, Relayed):  # it lives, and says that a child of its own died
+                raise
+            self.show(f"the judge died and is started again: {died}")
+        self.child.close()
+        self.child = self._start()
+        try:
+            return self._asked(request)
+        except ServiceDied as died:
+            if isinstance(died, Relayed):
+                raise
+            words = f"twice over the same {type(request).__name__}; {self.child.last_words()}"
+            raise ServiceDied("judge", words) from died
+
+    def _asked(self, request: BaseModel) -> BaseModel:
+        self.child.send(request)
+        return self.child.receive(JUDGE_ANSWER, self.show)
+
+    def describe(self, reference: str) -> Described:
+        """Return what a user's module is, as the reference process finds it."""
+        answer = self._ask(Describe(reference=reference))
+        if not isinstance(answer, Described):
+            raise ServiceDied("judge", f"answered {type(answer).__name__} to Describe")
+        return answer
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
-        self.child.send(Evaluate(problem=problem, candidate=candidate, profile=profile))
-        answer = self.child.receive(JUDGE_ANSWER, self.show)
+        answer = self._ask(Evaluate(problem=problem, candidate=candidate, profile=profile))
         if not isinstance(answer, EvaluationAnswer):
             raise ServiceDied("judge", f"answered {type(answer).__name__} to Evaluate")
         return answer.evaluation
 
     def compare(
-        self, problem: Problem, incumbent: Candidate, challenger: Candidate
+        self,
+        problem: Problem,
+        incumbent: Candidate,
+        challenger: Candidate,
+        earlier: Comparison | None = None,
+        *,
+        confirm: bool = False,
     ) -> Comparison | Disqualified:
-        """Return the paired comparison of two accepted candidates."""
-        self.child.send(Compare(problem=problem, incumbent=incumbent, challenger=challenger))
-        answer = self.child.receive(JUDGE_ANSWER, self.show)
+        """Return the paired comparison of two accepted candidates, going on from an earlier one."""
+        (found,) = self.race(problem, incumbent, (challenger,), (earlier,), confirm=confirm)
+        return found
+
+    def race(
+        self,
+        problem: Problem,
+        incumbent: Candidate,
+        challengers: tuple[Candidate, ...],
+        earlier: tuple[Comparison | None, ...] = (),
+        *,
+        confirm: bool = False,
+    ) -> tuple[Comparison | Disqualified, ...]:
+        """Return one result per challenger, all timed in the same heats."""
+        answer = self._ask(
+            Compare(
+                problem=problem,
+                incumbent=incumbent,
+                challengers=challengers,
+                earlier=earlier,
+                confirm=confirm,
+            )
+        )
         if isinstance(answer, ComparisonAnswer):
-            return answer.comparison
-        if isinstance(answer, Disqualified):
-            return answer
+            return answer.results
         raise ServiceDied("judge", f"answered {type(answer).__name__} to Compare")
 
     def close(self) -> None:

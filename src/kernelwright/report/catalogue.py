@@ -44,9 +44,10 @@ class BackendRow(Frozen):
 
 
 def seed_names(op: str) -> list[str]:
-    """Return the file stems of an op's seeds."""
+    """Return the file stems of an op's seeds, and `compiled`, which is the eager file under torch.compile."""
     folder = Path(kernelwright.__file__).parent / "seeds" / op
-    return sorted({path.stem for path in folder.glob("*") if path.suffix in {".py", ".cu", ".cpp"}})
+    stems = {path.stem for path in folder.glob("*") if path.suffix in {".py", ".cu", ".cpp"}}
+    return sorted(stems | ({"compiled"} if "eager" in stems else set()))
 
 
 def op_rows() -> list[OpRow]:

@@ -1,0 +1,160 @@
+"""`kernelwright judge`: one file, one verdict."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelwright.cli.screen import (
+    Answer,
+    ExitCode,
+    HomeOption,
+    JsonFlag,
+    err,
+    kernelwright_home,
+    out,
+    print_json,
+)
+from kernelwright.core.verdict import Comparison, Profile, StageResult, Status, Timing
+from kernelwright.engine.judging import Finding, Wish
+
+
+class JudgeAnswer(Answer):
+    """What `judge --json` prints."""
+
+    file: str
+    """The file judged."""
+    backend: str
+    """The language it was taken for."""
+    cases: list[str]
+    """Op, sizes and types of the problem."""
+    device: str
+    """Where it ran."""
+    profile: Profile
+    """How much was checked."""
+    status: Status
+    """The verdict."""
+    passed: bool
+    """Whether it passed its profile; the exit code says the same."""
+    stages: list[StageResult]
+    """What each stage found, up to the first failure."""
+    reproduce: str | None
+    """Command that puts the file to the failing case alone."""
+    timing: Timing | None
+    """Certified times; only behind a passed profile."""
+    comparison: Comparison | None
+    """Against the other kernel, if one was given and both were timed."""
+    disqualified: str | None
+    """Why no comparison came about: what failed while it was timed."""
+    environment: dict[str, str]
+    """Versions, threads and sandbox the verdict rests on."""
+    seconds: float
+    """Wall time of the evaluation."""
+
+
+def judge(
+    file: Annotated[
+        Path, typer.Argument(help="The kernel: .cpp, .cu, or .py with plan, kernel_fn or ModelNew.")
+    ],
+    op: Annotated[
+        str | None, typer.Option(help="Kernel type it implements; `kernelwright ops` lists them.")
+    ] = None,
+    problem: Annotated[
+        Path | None, typer.Option(help="A problem as JSON, as --write-problem writes it.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="A file with Model, get_inputs and get_init_inputs (KernelBench).")
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="Compare with this file, or with `eager` or `compiled`.")
+    ] = None,
+    profile: Annotated[Profile, typer.Option(help="How much is checked.")] = Profile.KEEP,
+    case: Annotated[
+        list[str] | None,
+        typer.Option(help='Size to judge at, such as "256x256 fp32 eps=1e-6"; may be repeated.'),
+    ] = None,
+    write_problem: Annotated[
+        Path | None, typer.Option(help="Write the problem as JSON to this file.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores.")
+    ] = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> int:
+    """Judge one kernel file: every stage of a profile, certified times, the comparison with another kernel."""
+    from kernelwright.cli.config import load_config
+    from kernelwright.core.errors import BadInput
+    from kernelwright.engine.judging import judge_file
+
+    if sum(item is not None for item in (op, problem, reference)) != 1:
+        raise BadInput(
+            "command line",
+            "what the file implements is not clear",
+            "Give one of --op, --problem, --reference.",
+        )
+    if case and op is None:
+        raise BadInput("--case", "sizes belong to an op", "Give --op, or put them into the problem.")
+    wish = Wish(file, op, problem, reference, against, profile, tuple(case or ()), write_problem)
+    config, console = load_config({"threads": threads}), err()
+    if console.is_terminal:
+        with console.status("starting") as status:
+            finding = judge_file(wish, config, kernelwright_home(home), lambda text: status.update(text))
+    else:
+        finding = judge_file(
+            wish, config, kernelwright_home(home), lambda text: console.print(text, markup=False)
+        )
+    answer = _answer(wish, finding)
+    print_json(answer) if as_json else _print(answer)
+    return ExitCode.OK if answer.passed else ExitCode.NEGATIVE
+
+
+def _answer(wish: Wish, finding: Finding) -> JudgeAnswer:
+    from kernelwright.engine.judging import reproducing
+
+    found, compared = finding.evaluation, finding.comparison
+    return JudgeAnswer(
+        file=str(wish.file),
+        backend=finding.candidate.backend,
+        cases=[case.label for case in finding.problem.cases],
+        device=finding.problem.device.title,
+        profile=found.profile,
+        status=found.status,
+        passed=finding.passed,
+        stages=list(found.stages),
+        reproduce=reproducing(wish, found.failure),
+        timing=found.timing,
+        comparison=compared if isinstance(compared, Comparison) else None,
+        disqualified=None if compared is None or isinstance(compared, Comparison) else compared.reason,
+        environment=found.environment,
+        seconds=found.seconds,
+    )
+
+
+def _print(answer: JudgeAnswer) -> None:
+    from rich.text import Text
+
+    console = out()
+    console.print(
+        f"{answer.file} ({answer.backend}), {', '.join(answer.cases)}, on {answer.device}", markup=False
+    )
+    console.print(f"{'stage':15} {'result':7} {'checked':>7} {'seconds':>8}  reason", style="bold")
+    for stage in answer.stages:
+        where = f" ({stage.failing_case})" if stage.failing_case else ""
+        line = Text(f"{stage.stage.value:15} ")
+        line.append(f"{'passed' if stage.passed else 'failed':7}", "green" if stage.passed else "red")
+        line.append(f" {stage.checked:7d} {stage.seconds:8.1f}  {stage.reason}{where}".rstrip())
+        console.print(line, soft_wrap=True)
+    for timed in answer.timing.cases if answer.timing else ():
+        floor = f", floor {timed.floor_us:.1f} us" if timed.floor_us else ""
+        console.print(f"{timed.label}: {timed.median_us:.1f} us (+- {timed.mad_us:.1f}){floor}", markup=False)
+    if found := answer.comparison:
+        ratio = f"x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]"
+        outcome = f"{found.outcome.value.replace('_', ' ')}: {ratio} over {found.pairs} fresh pairs"
+        console.print(f"{outcome}, evidence {found.e_faster:.3g}", markup=False)
+    if answer.disqualified:
+        console.print(f"no comparison: {answer.disqualified}", markup=False)
+    verdict = "passed" if answer.passed else "rejected"
+    console.print(f"[bold]{verdict}[/] under {answer.profile.value}: {answer.status.value}")
+    if answer.reproduce:
+        console.print(f"the failing case alone: {answer.reproduce}", markup=False, soft_wrap=True)

@@ -1,0 +1,312 @@
+"""`kernelwright judge` as a user meets it: exit codes, stages, the failing case again, KernelBench pairs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kernelwright
+from kernelwright.cli.screen import ExitCode
+from kernelwright.core.candidate import Origin
+from kernelwright.core.case import DType
+from kernelwright.core.errors import ServiceDied
+from kernelwright.core.modules import Named, Role, arguments, read, spelled
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Profile, StageResult, Status
+from kernelwright.engine.judging import Wish, reproducing
+from kernelwright.engine.seeds import seed
+from kernelwright.engine.service import JudgeClient
+
+SEEDS = Path(kernelwright.__file__).parent / "seeds"
+CPP = SEEDS / "rmsnorm" / "cpp.cpp"
+REFERENCE = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def __init__(self, cols, hidden):
+        super().__init__()
+        self.linear = nn.Linear(cols, hidden)
+        self.register_buffer("spread", torch.ones(hidden))
+
+    def forward(self, x, slope):
+        y = self.linear(x) / torch.sqrt(self.spread)
+        return torch.where(y > 0, y, slope * y)
+
+
+def get_inputs():
+    return [torch.rand(16, 32), 0.25]
+
+
+def get_init_inputs():
+    return [32, 24]
+"""
+MODEL_NEW = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def linear_leaky(x, w, b, s, out, slope, cols, hidden, COLS: tl.constexpr, HIDDEN: tl.constexpr):
+    row = tl.program_id(0)
+    c, h = tl.arange(0, COLS), tl.arange(0, HIDDEN)
+    values = tl.load(x + row * cols + c, mask=c < cols, other=0.0)
+    inside = (h[:, None] < hidden) & (c[None, :] < cols)
+    weights = tl.load(w + h[:, None] * cols + c[None, :], mask=inside, other=0.0)
+    y = tl.sum(weights * values[None, :], axis=1) + tl.load(b + h, mask=h < hidden, other=0.0)
+    y = y / tl.sqrt(tl.load(s + h, mask=h < hidden, other=1.0))
+    tl.store(out + row * hidden + h, tl.where(y > 0, y, slope * y), mask=h < hidden)
+
+
+class ModelNew(nn.Module):
+    def __init__(self, cols, hidden):
+        super().__init__()
+        self.linear = nn.Linear(cols, hidden)
+        self.register_buffer("spread", torch.ones(hidden))
+
+    def forward(self, x, slope):
+        rows, cols = x.shape
+        hidden = self.linear.weight.shape[0]
+        out = torch.empty((rows, hidden), dtype=x.dtype, device=x.device)
+        linear_leaky[(rows,)](
+            x, self.linear.weight, self.linear.bias, self.spread, out, slope, cols, hidden,
+            COLS=triton.next_power_of_2(cols), HIDDEN=triton.next_power_of_2(hidden),
+        )
+        return out
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One home for the module: builds are shared."""
+    return tmp_path_factory.mktemp("home")
+
+
+def judge_verb(*words: object, home: Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "KERNELWRIGHT_HOME": str(home)}
+    command = [sys.executable, "-m", "kernelwright", "judge", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=cwd or home, check=False
+    )
+
+
+def test_a_candidate_that_passes_its_profile_ends_with_zero(home: Path) -> None:
+    done = judge_verb(CPP, "--op", "rmsnorm", "--profile", "quick", home=home)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert "passed under quick: accepted" in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines()[2:5]] == [
+        ["guards", "passed"],
+        ["build", "passed"],
+        ["smoke", "passed"],
+    ]
+    assert "cpp: smoke" in done.stderr  # progress while it works
+
+
+def test_a_rejected_candidate_ends_with_one_and_says_how_to_see_it_again(home: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.cpp"
+    source = CPP.read_text()
+    assert " + eps)" in source
+    wrong.write_text(source.replace(" + eps)", ")"))
+    done = judge_verb(wrong, "--op", "rmsnorm", "--case", "7x33 fp32 eps=0.3", "--json", home=home)
+    assert done.returncode == ExitCode.NEGATIVE, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["status"], answer["passed"], answer["timing"]) == ("wrong", False, None)
+    assert answer["cases"] == ["rmsnorm 7x33 fp32"]
+    last = answer["stages"][-1]
+    assert (last["passed"], last["failing_case"] is not None) == (False, True)
+    assert answer["reproduce"].startswith(f"kernelwright judge {wrong} --op rmsnorm --case '")
+    assert f"eps={last['failing_scalars']['eps']}" in answer["reproduce"]
+
+
+def test_the_printed_command_names_case_and_scalars() -> None:
+    failure = StageResult(
+        stage="smoke",
+        passed=False,
+        seconds=0,
+        reason="wrong",
+        failing_case="attention 1x2x2x16x16x16 fp32",
+        failing_scalars={"causal": True, "scale": 0.25},
+    )
+    wish = Wish(Path("my kernel.cpp"), op="attention", profile=Profile.SHIP)
+    command = "kernelwright judge 'my kernel.cpp' --op attention"
+    assert (
+        reproducing(wish, failure)
+        == f"{command} --case '1x2x2x16x16x16 fp32 causal=True scale=0.25' --profile ship"
+    )
+    assert reproducing(wish, None) is None
+
+
+@pytest.mark.slow
+def test_against_another_file_gives_a_comparison_with_its_interval(home: Path, tmp_path: Path) -> None:
+    slow = tmp_path / "slow.cpp"
+    call = "rows_norm<float>(x, weight, static_cast<float>(eps), out);"
+    source = CPP.read_text()
+    assert call in source
+    slow.write_text(source.replace(call, call * 8))
+    (tmp_path / "kernelwright.toml").write_text("max_pairs = 16\nhidden_shapes = 1\n")
+    words = ("--op", "rmsnorm", "--case", "256x256 fp32", "--against", slow, "--json")
+    done = judge_verb(CPP, *words, home=home, cwd=tmp_path)
+    assert done.returncode == ExitCode.OK, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["timing"]["cases"][0]["median_us"] > 0
+    found = answer["comparison"]
+    assert found["ci_low"] <= found["ratio"] <= found["ci_high"]
+    assert (found["outcome"], found["ratio"] > 2) == ("faster", True)
+
+
+def test_a_kernelbench_pair_is_judged_with_the_references_own_weights(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "reference.py").write_text(REFERENCE)
+    (tmp_path / "new.py").write_text(MODEL_NEW)
+    written = tmp_path / "problem.json"
+    words = ("--reference", "reference.py", "--profile", "quick", "--json", "--write-problem", written)
+    done = judge_verb("new.py", *words, home=home, cwd=tmp_path)
+    assert done.returncode == ExitCode.OK, done.stderr + done.stdout
+    answer = json.loads(done.stdout)
+    assert (answer["backend"], answer["cases"], answer["status"]) == (
+        "python",
+        ["module 16x32 fp32"],
+        "accepted",
+    )
+    problem = Problem.model_validate_json(written.read_text())
+    assert [spec.name for spec in problem.cases[0].inputs] == [
+        "input:0",
+        "state:spread:positive",
+        "state:linear.weight",
+        "state:linear.bias",
+    ]
+    assert problem.cases[0].scalars == {"input:1": 0.25}
+    # The same again from the problem file, with a model that is wrong in one place.
+    (tmp_path / "new.py").write_text(MODEL_NEW.replace("slope * y)", "slope * y + 0.001)"))
+    done = judge_verb("new.py", "--problem", written, "--profile", "quick", home=home, cwd=tmp_path)
+    assert (done.returncode, "rejected under quick: wrong" in done.stdout) == (ExitCode.NEGATIVE, True)
+    # A reference edited behind the problem's back is noticed.
+    (tmp_path / "reference.py").write_text(REFERENCE.replace("0.25", "0.5"))
+    done = judge_verb("new.py", "--problem", written, "--profile", "quick", home=home, cwd=tmp_path)
+    assert (done.returncode, "has changed since" in done.stderr) == (ExitCode.USAGE, True)
+
+
+BAD = {
+    "no such file": (["absent.cpp", "--op", "rmsnorm"], "absent.cpp"),
+    "no problem": (["k.cpp"], "--op, --problem, --reference"),
+    "two problems": (["k.cpp", "--op", "rmsnorm", "--reference", "r.py"], "--op, --problem, --reference"),
+    "unknown op": (["k.cpp", "--op", "rmsnrm"], "Did you mean 'rmsnorm'?"),
+    "unknown extension": (["k.txt", "--op", "rmsnorm"], ".cpp"),
+    "a file without a kernel": (["empty.py", "--op", "rmsnorm"], "kernel_fn or ModelNew"),
+    "not Python": (["broken.py", "--op", "rmsnorm"], "not valid Python"),
+    "a size that is none": (["k.cpp", "--op", "rmsnorm", "--case", "big"], "rows, cols"),
+    "too few extents": (["k.cpp", "--op", "rmsnorm", "--case", "4 fp32"], "has 1 extents, not 2"),
+    "unknown type": (["k.cpp", "--op", "rmsnorm", "--case", "4x4 fp4"], "fp32, fp16, bf16"),
+    "unknown scalar": (["k.cpp", "--op", "rmsnorm", "--case", "4x4 fp32 mu=1"], "Known: eps"),
+    "a scalar that is no number": (["k.cpp", "--op", "rmsnorm", "--case", "4x4 fp32 eps=a"], "eps=1e-05"),
+    "a problem that is none": (["k.cpp", "--problem", "empty.py"], "--write-problem"),
+    "a quick comparison": (
+        ["k.cpp", "--op", "rmsnorm", "--profile", "quick", "--against", "eager"],
+        "keep or ship",
+    ),
+    "a module without a file": (["k.cpp", "--op", "module"], "--reference"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_one_line_with_the_remedy(name: str, tmp_path: Path) -> None:
+    words, expected = BAD[name]
+    for file, text in {"k.cpp": "", "k.txt": "", "empty.py": "", "broken.py": "def (:", "r.py": ""}.items():
+        (tmp_path / file).write_text(text)
+    done = judge_verb(*words, home=tmp_path)
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    assert (done.stderr.strip().count("\n"), expected in done.stderr) == (0, True), done.stderr
+
+
+REFERENCES = {
+    "no get_inputs": (REFERENCE.replace("def get_inputs", "def other"), "has no get_inputs"),
+    "raises": (REFERENCE + "\nraise KeyError('left')\n", "KeyError"),
+    "is random": (REFERENCE.replace("return torch.where", "return torch.rand(1) + torch.where"), "is random"),
+    "returns integers": (
+        REFERENCE.replace("return torch.where(y > 0, y, slope * y)", "return y.argmax(-1)"),
+        "out0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_file_that_cannot_be_a_reference_says_why(name: str, judge: JudgeClient, tmp_path: Path) -> None:
+    from kernelwright.core.frozen import digest
+
+    text, words = REFERENCES[name]
+    path = tmp_path / "reference.py"
+    path.write_text(text)
+    found = judge.describe(f"file:{path}#{digest(text)}")
+    assert (found.case, words in found.error) == (None, True), found.error
+
+
+@pytest.mark.parametrize(
+    ("formula", "role"),
+    [("torch.log(x) * slope", Role.POSITIVE), ("torch.log1p(-x) + torch.log(x) * slope", Role.UNIT)],
+)
+def test_inputs_are_drawn_where_the_reference_is_defined(
+    formula: str, role: Role, judge: JudgeClient, tmp_path: Path
+) -> None:
+    from kernelwright.core.frozen import digest
+
+    body = "        y = self.linear(x) / torch.sqrt(self.spread)\n        return torch.where(y > 0, y, slope * y)\n"
+    assert body in REFERENCE
+    text = REFERENCE.replace(body, f"        return {formula}\n")
+    path = tmp_path / "reference.py"
+    path.write_text(text)
+    found = judge.describe(f"file:{path}#{digest(text)}")
+    assert found.case is not None, found.error
+    assert read(found.case.inputs[0].name).role is role
+
+
+def test_names_of_module_tensors_say_what_they_are() -> None:
+    name = Named(True, "layers.0.weight", Role.POSITIVE)
+    assert spelled(name) == "state:layers.0.weight:positive"
+    assert read(spelled(name)) == name
+    assert read("input:3") == Named(False, "3", Role.SIGNED)
+
+
+def test_arguments_come_in_the_order_of_forward(problem: Problem) -> None:
+    case = problem.cases[0].model_copy(update={"scalars": {"input:1": 2.0}})
+    placed, state = arguments(case, {"input:2": "c", "state:w": "weight", "input:0:index": "a"})
+    assert (placed, state) == (["a", 2.0, "c"], {"w": "weight"})
+
+
+def test_a_judge_that_died_is_started_again_for_the_request(judge: JudgeClient, problem: Problem) -> None:
+    candidate = seed("rmsnorm", "cpp", Origin.AUTHOR)
+    assert candidate is not None
+    before = judge.child.process.pid
+    os.killpg(before, signal.SIGKILL)
+    found = judge.evaluate(problem, candidate, Profile.QUICK)
+    assert (found.status, judge.child.process.pid != before) == (Status.ACCEPTED, True)
+
+
+def test_a_judge_that_dies_twice_over_a_request_is_an_error(judge: JudgeClient, problem: Problem) -> None:
+    candidate = seed("rmsnorm", "cpp", Origin.AUTHOR)
+    assert candidate is not None
+
+    def kill(text: str) -> None:
+        # Progress comes from the living judge: killing it there hits every attempt in the middle of its work.
+        if text.startswith("cpp: "):
+            os.killpg(judge.child.process.pid, signal.SIGKILL)
+
+    shown, judge.show = judge.show, kill
+    try:
+        with pytest.raises(ServiceDied, match="twice over the same Evaluate"):
+            judge.evaluate(problem, candidate, Profile.QUICK)
+    finally:
+        judge.show = shown
+    assert judge.evaluate(problem, candidate, Profile.QUICK).status is Status.ACCEPTED
+
+
+def test_the_types_a_reference_may_have_are_those_a_kernel_can_serve() -> None:
+    from kernelwright.judge.user_module import FLOATS, NAMES
+
+    assert set(FLOATS) == {DType.FP32, DType.FP16, DType.BF16}
+    assert set(NAMES.values()) == {*FLOATS, DType.INT64, DType.INT32, DType.BOOL}
