@@ -122,6 +122,12 @@ def strided_cases(name: str) -> list[Case]:
     if name in ("softmax", "layernorm", "rmsnorm"):
         found += [laid_out(case, x={"strides": (2501, 1)}), laid_out(case, out={"strides": (2504, 1)})]
         found += [laid_out(op.case({"rows": 3, "cols": 17000}, DType.FP16))]
+        # Rows that a power of two covers badly: 2048 and a rest of 512, full and in part.
+        found += [
+            op.case({"rows": 3, "cols": cols}, dtype)
+            for cols in (2560, 2504)
+            for dtype in (DType.FP32, DType.FP16)
+        ]
     return found
 
 

@@ -4,7 +4,8 @@
 Declared layout: last axis contiguous, any row stride.
 
 Short rows: a tile of whole rows stays in registers; mean first, then the mean square of what is left, so that a
-large common offset costs no digits. Long rows, and rows that do not start on 16 bytes: one program per row; each lane
+large common offset costs no digits. Long rows, rows that fill
+little of a power of two, and rows that do not start on 16 bytes: one program per row; each lane
 merges mean and squared deviations of one group of vectors after another (Chan's formula), then the row is read again
 (from cache, newest part first) to write. There the row is cut into an aligned body of whole 16-byte vectors and two
 edges of less than a vector.
@@ -15,6 +16,7 @@ import triton.language as tl
 
 PARAMS = {
     "lane_elements": [32, 16, 8],
+    "short_lane_elements": [16, 32, 8],
     "tile_elements": [2048, 4096, 1024],
     "long_warps": [16, 8, 32],
     "long_vectors": [2, 1, 4],
@@ -153,11 +155,13 @@ def plan(case, params, device):
     wave = 64 if device.arch in ("gfx90a", "gfx942", "gfx950") else 32
     block = next_power_of_2(max(cols, 1))
     is_aligned = x.strides[0] % vector + cols % vector == 0
-    if cols > 16384 or (cols >= 2048 and not is_aligned):
+    # 5120 columns fill little of a block of 8192: walking the row was 11 % faster on an H200.
+    is_wasteful = cols > 2048 and 4 * cols <= 3 * block
+    if cols > 16384 or is_wasteful or (cols >= 2048 and not is_aligned):
         # Rows of x and out must share their alignment for both to be cut at the same place.
         same = (x.strides[0] - out.strides[0]) % vector == 0 and x.offset % vector + out.offset % vector == 0
         vector = vector if same else 1
-        warps = min(params.long_warps, 1024 // wave, max(4, block // (4 * wave * vector)))
+        warps = min(params.long_warps, 1024 // wave, max(4, block // (8 * wave * vector)))
         return {
             "launches": [
                 {
@@ -176,7 +180,7 @@ def plan(case, params, device):
                     ],
                     "constants": {
                         "IS_ALIGNED": is_aligned,
-                        "VECTORS": params.long_vectors,
+                        "VECTORS": params.long_vectors if block > 16384 else 1,
                         "LANES": warps * wave,
                         "VECTOR": vector,
                     },
@@ -184,6 +188,8 @@ def plan(case, params, device):
                 }
             ]
         }
+    # Short rows need more lanes to keep enough loads in flight.
+    lane_elements = params.lane_elements if cols > 2048 else params.short_lane_elements
     # No more rows in a tile than leave every multiprocessor some work.
     fair = next_power_of_2(max(1, rows // (2 * device.units)))
     tile_rows = min(max(1, params.tile_elements // block), fair)
@@ -197,7 +203,7 @@ def plan(case, params, device):
                 + strides
                 + [float(cols), case.scalars.eps],
                 "constants": {"ROWS": tile_rows, "BLOCK": block},
-                "num_warps": min(16, max(1, tile_rows * block // (wave * params.lane_elements))),
+                "num_warps": min(16, max(1, tile_rows * block // (wave * lane_elements))),
             }
         ]
     }
