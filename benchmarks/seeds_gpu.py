@@ -3,8 +3,9 @@
     python benchmarks/seeds_gpu.py correctness --op softmax --budget-s 460 --out rows.json
     python benchmarks/seeds_gpu.py board --op softmax --modes default,max-autotune --arm NAME=FILE --out rows.json
 
-Rows already in the output file (or in benchmarks/results/seeds_gpu.json) are not measured again unless --again: a run
-cut short continues where it stopped. A rival's file holds `kernel_fn` and is timed like every other arm.
+Rows already in the output file (or in benchmarks/results/seeds_gpu.json) are not measured again unless --again or
+unless a seed changed since: every row names the sources it rests on. A run cut short continues where it stopped. A
+rival's file holds `kernel_fn` and is timed like every other arm.
 """
 
 import argparse
@@ -21,28 +22,32 @@ from statistics import median
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, Distribution, DType
-from kernelwright.core.messages import JudgeSettings, TimedArm
+from kernelwright.core.device import Ceilings
+from kernelwright.core.frozen import digest
+from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import floor_us
 from kernelwright.core.stats import mad
-from kernelwright.core.verdict import Status
+from kernelwright.core.verdict import JUDGE_VERSION, Status
 from kernelwright.engine.app import versions
 from kernelwright.engine.seeds import seed
 from kernelwright.hardware.calibrate import ceilings
 from kernelwright.hardware.detect import devices
-from kernelwright.judge import device_clock
-from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost
-from kernelwright.judge.clock import TimingFailed
+from kernelwright.judge.device_heat import DeviceHeats, Rival
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.execution import open_runner
+from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
 
 RESULTS = Path(__file__).parent / "results" / "seeds_gpu.json"
-BACKENDS = ("triton", "cuda")
+SEEDS = ("triton", "cuda", "gluon")
+"""File names of GPU seeds; Gluon is a dialect of the Triton backend and has a seed for rmsnorm alone."""
 BOARD_BYTES = 12 << 20
 """Cases that move at least this much, or compute at least BOARD_FLOPS, are the board; smaller ones are for checking."""
 BOARD_FLOPS = 5e9
+ROUNDS = 12
+"""There and back: every arm of the board is replayed twice as often."""
 ATTEMPTS = 6
 """A kernel that kills its context is restarted on the remaining cases this often before the rest counts as failed."""
 
@@ -54,9 +59,16 @@ class Session:
     judge: Judge
     device: object
     home: Path
+    known: dict[str, dict[str, object]]
+    """Rows of earlier runs, to be left alone."""
     rows: dict[str, dict[str, object]]
+    """Rows of the output file: what is merged later must not carry anybody else's."""
     out: Path
     deadline: float
+
+    def has(self, key: str, sources: dict[str, str]) -> bool:
+        """Tell whether a row of these very sources exists."""
+        return any(rows.get(key, {}).get("sources") == sources for rows in (self.rows, self.known))
 
     def save(self, row: dict[str, object]) -> None:
         """Keep a row, on disk at once."""
@@ -64,6 +76,21 @@ class Session:
         found = {"device": self.device.model_dump(mode="json"), "versions": versions()}
         found |= {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}
         self.out.write_text(json.dumps(found | {"rows": list(self.rows.values())}, indent=1))
+
+
+def source_of(candidate: Candidate) -> str:
+    """Return what tells two versions of a seed apart."""
+    return digest(candidate.source)[:12]
+
+
+def seeds_of(op_name: str) -> dict[str, Candidate]:
+    """Return the GPU seeds of an op by file name."""
+    found = {}
+    for name in SEEDS:
+        backend = "triton" if name == "gluon" else name
+        if candidate := seed(op_name, backend, Origin.AUTHOR, name):
+            found[name] = candidate
+    return found
 
 
 def bench_of(session: Session, candidate: Candidate, cases: Sequence[Case]) -> Bench:
@@ -81,7 +108,7 @@ def sweep(
     while place < len(wanted) and attempts < ATTEMPTS:
         attempts += 1
         part = wanted[place:]
-        with Arena([case for case, _ in part], range(len(part)), bench.rng) as arena:
+        with bench.arena([case for case, _ in part], range(len(part))) as arena:
             for number, (case, kind) in enumerate(part):
                 arena.write_inputs(number, op.make_inputs(case, kind, bench.rng.getrandbits(62)))
             arena.poison_outputs()
@@ -100,11 +127,12 @@ def sweep(
         yield case, kind, Failure(Status.CRASHED, "not reached: the context died too often", case)
 
 
-def correctness(session: Session, op_name: str, backend: str, distributions: Sequence[Distribution]) -> None:
+def correctness(
+    session: Session, op_name: str, name: str, candidate: Candidate, distributions: Sequence[Distribution]
+) -> None:
     """Check a seed on every public and edge case it must serve, and on every distribution for the small ones."""
-    key = f"correctness/{op_name}/{backend}"
-    candidate = seed(op_name, backend, Origin.AUTHOR)
-    if candidate is None or key in session.rows:
+    key, sources = f"correctness/{op_name}/{name}", {name: source_of(candidate)}
+    if session.has(key, sources):
         return
     op = plugins.load("ops", op_name)
     cases = [*op.public_cases(), *op.edge_cases()]
@@ -123,7 +151,8 @@ def correctness(session: Session, op_name: str, backend: str, distributions: Seq
         for case, kind, failure in sweep(bench_of(session, candidate, cases[:1]), wanted)
         if failure
     ]
-    row = {"key": key, "op": op_name, "backend": backend, "checked": len(wanted), "failed": len(failures)}
+    row = {"key": key, "op": op_name, "seed": name, "checked": len(wanted), "failed": len(failures)}
+    row |= {"judge": JUDGE_VERSION, "sources": sources}
     session.save(row | {"failures": failures[:12], "seconds": round(time.perf_counter() - started, 1)})
     print(
         f"{key}: {len(wanted) - len(failures)} of {len(wanted)} right, {time.perf_counter() - started:.0f} s"
@@ -145,43 +174,41 @@ def is_board(case: Case) -> bool:
     return case.dtype is DType.FP16 and (work.bytes_moved >= BOARD_BYTES or work.flops >= BOARD_FLOPS)
 
 
-def board(
-    session: Session, op_name: str, modes: Sequence[str], rivals: dict[str, str], limits: object
-) -> None:
-    """Time every board case of an op: both seeds and all baselines in one launcher, interleaved."""
-    op = plugins.load("ops", op_name)
+def board(session: Session, op_name: str, rivals: Sequence[Rival], limits: Ceilings) -> None:
+    """Time every board case of an op: all seeds and all baselines in one launcher, there and back."""
+    op, seeds = plugins.load("ops", op_name), seeds_of(op_name)
+    sources = {name: source_of(candidate) for name, candidate in seeds.items()}
+    for case in filter(is_board, op.public_cases()):
+        key = board_key(case)
+        if session.has(key, sources) or time.monotonic() > session.deadline:
+            continue
+        benches = [bench_of(session, candidate, [case]) for candidate in seeds.values()]
+        try:
+            with DeviceHeats(rivals) as heats:
+                size = heats.size(benches[0], case)
+                replays = heats.replays(case, benches, size, rounds=ROUNDS)
+        except (Lost, TimingFailed) as error:
+            print(f"{key}: {error}")
+            continue
+        names = [*seeds, *(rival.name for rival in rivals)]
+        arms = {
+            name: {"median_us": round(median(times), 3), "mad_us": round(mad(times), 3)}
+            for name, times in zip(names, replays, strict=True)
+        }
+        floor = floor_us(op.work(case), limits)
+        row = {"key": key, "op": op_name, "case": case.label, "scalars": case.scalars, "sources": sources}
+        session.save(row | {"floor_us": round(floor, 3), "arms": arms})
+        cells = "  ".join(f"{name} {cell['median_us']:.1f}" for name, cell in arms.items())
+        print(f"{key}: floor {floor:.1f}  {cells}")
+
+
+def rivals_of(op_name: str, modes: Sequence[str], files: dict[str, str]) -> list[Rival]:
+    """Return the baselines of an op and the rivals' files given from outside."""
     eager = seed(op_name, "eager", Origin.BASELINE)
     assert eager is not None
-    cases = [case for case in op.public_cases() if is_board(case) and board_key(case) not in session.rows]
-    if not cases or time.monotonic() > session.deadline:
-        return
-    arms = [TimedArm(name="eager", kind="eager", source=eager.source)]
-    arms += [
-        TimedArm(name=f"compile-{mode}", kind="compiled", source=eager.source, mode=mode) for mode in modes
-    ]
-    arms += [TimedArm(name=name, kind="eager", source=text) for name, text in rivals.items()]
-    seeds = {name: found for name in BACKENDS if (found := seed(op_name, name, Origin.AUTHOR))}
-    benches = {name: bench_of(session, candidate, cases) for name, candidate in seeds.items()}
-    bouts = [
-        device_clock.Bout(
-            case, (*arms, *(device_clock.plan_arm(name, bench, case) for name, bench in benches.items()))
-        )
-        for case in cases
-    ]
-    bench = next(iter(benches.values()))
-    try:
-        for case, times in zip(cases, device_clock.time_bouts(bench, bouts), strict=True):
-            found = {
-                name: {"median_us": round(median(row), 3), "mad_us": round(mad(row), 3)}
-                for name, row in times.items()
-            }
-            row = {"key": board_key(case), "op": op_name, "case": case.label, "scalars": case.scalars}
-            floor = floor_us(op.work(case), limits)
-            session.save(row | {"floor_us": round(floor, 3), "arms": found})
-            cells = "  ".join(f"{name} {cell['median_us']:.1f}" for name, cell in found.items())
-            print(f"{board_key(case)}: floor {floor:.1f}  {cells}")
-    except (Lost, TimingFailed) as error:
-        print(f"board/{op_name}: {error}")
+    found = [Rival("eager", "eager", eager.source)]
+    found += [Rival(f"compile-{mode}", "compiled", eager.source, mode) for mode in modes]
+    return found + [Rival(name, "eager", text) for name, text in files.items()]
 
 
 def board_key(case: Case) -> str:
@@ -190,6 +217,11 @@ def board_key(case: Case) -> str:
         name: value for name, value in case.scalars.items() if name in ("causal", "is_max", "interleaved")
     }
     return f"board/{case.label}" + "".join(f" {name}={value}" for name, value in options.items())
+
+
+def rows_of(path: Path) -> dict[str, dict[str, object]]:
+    """Return the rows of a result file by key; none if there is no file."""
+    return {row["key"]: row for row in json.loads(path.read_text())["rows"]} if path.exists() else {}
 
 
 def merge(files: Sequence[Path], out: Path) -> None:
@@ -210,7 +242,7 @@ def main() -> None:
     parser.add_argument("part", choices=("calibrate", "correctness", "board", "merge"))
     parser.add_argument("files", nargs="*", type=Path, help="result files to merge into the output file")
     parser.add_argument("--op", action="append", default=[])
-    parser.add_argument("--backend", action="append", default=[])
+    parser.add_argument("--seed", action="append", default=[])
     parser.add_argument("--modes", default="default")
     parser.add_argument("--arm", action="append", default=[], metavar="NAME=FILE")
     parser.add_argument("--budget-s", type=float, default=460)
@@ -222,10 +254,8 @@ def main() -> None:
         merge(options.files, options.out)
         return
     device = devices()[0]
-    rows = {}
-    for path in (RESULTS, options.out):
-        if path.exists() and not options.again:
-            rows |= {row["key"]: row for row in json.loads(path.read_text())["rows"]}
+    again = options.again
+    known, rows = ({} if again else rows_of(path) for path in (RESULTS, options.out))
     options.out.parent.mkdir(parents=True, exist_ok=True)
     settings = JudgeSettings(
         threads=8,
@@ -236,30 +266,27 @@ def main() -> None:
         blob_folder=str(options.home / "blobs"),
     )
     judge = Judge(settings, lambda _: None)
-    session = Session(judge, device, options.home, rows, options.out, time.monotonic() + options.budget_s)
+    session = Session(
+        judge, device, options.home, known, rows, options.out, time.monotonic() + options.budget_s
+    )
     try:
-        ops = options.op or plugins.names("ops")
+        ops = options.op or [name for name in plugins.names("ops") if seeds_of(name)]
         if options.part == "correctness":
             hard = [Distribution.OFFSET, Distribution.HEAVY_TAILED, Distribution.SPARSE, Distribution.INTEGER]
             for op_name in ops:
-                for backend in options.backend or BACKENDS:
-                    if time.monotonic() < session.deadline:
-                        correctness(session, op_name, backend, hard)
+                for name, candidate in seeds_of(op_name).items():
+                    if time.monotonic() < session.deadline and name in (options.seed or SEEDS):
+                        correctness(session, op_name, name, candidate, hard)
         else:
             calibration = ceilings(device, options.home)
             session.save({"key": "calibration", "ceilings": calibration.ceilings.model_dump(mode="json")})
             print(calibration.ceilings)
-            rivals = {
+            files = {
                 name: Path(path).read_text() for name, _, path in (arm.partition("=") for arm in options.arm)
             }
             for op_name in ops if options.part == "board" else []:
-                board(
-                    session,
-                    op_name,
-                    [mode for mode in options.modes.split(",") if mode],
-                    rivals,
-                    calibration.ceilings,
-                )
+                modes = [mode for mode in options.modes.split(",") if mode]
+                board(session, op_name, rivals_of(op_name, modes, files), calibration.ceilings)
     finally:
         judge.close()
 

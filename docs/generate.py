@@ -19,18 +19,21 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from kernelwright.cli import backends, doctor, journal, ops, optimize, show, version
+from kernelwright.cli import backends, doctor, journal, judge, ops, optimize, show, version
 from kernelwright.cli.main import build_app
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core import plugins, verdict
 from kernelwright.core.config import RunConfig
+from kernelwright.core.frozen import digest
+from kernelwright.core.problem import Problem
 from kernelwright.report.catalogue import op_rows
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "docs/cli.md", "docs/vocabulary.md")
-LANGUAGES = ("cpp", "triton", "cuda", "eager")
+FILES = ("README.md", "docs/cli.md", "docs/vocabulary.md", "docs/measured.md", "docs/judging.md")
+LANGUAGES = ("cpp", "triton", "cuda", "eager", "compiled")
 ANSWERS: dict[str, type[BaseModel]] = {
     "optimize": optimize.OptimizeAnswer,
+    "judge": judge.JudgeAnswer,
     "doctor": doctor.DoctorAnswer,
     "show": show.ShowAnswer,
     "journal verify": journal.VerifyAnswer,
@@ -133,35 +136,84 @@ CHART = (
     ("attention 2x32x2048x64", "board/attention 2x32x32x2048x2048x64 fp16 causal=True"),
 )
 """One row per op, and the largest loss."""
-OURS = ("triton", "cuda")
+OURS = ("triton", "cuda", "gluon")
 
 
 def _over_floor(row: dict[str, Any]) -> tuple[float, float]:
     """Return the best baseline's and the better seed's time over the floor."""
     times = {name: cell["median_us"] / row["floor_us"] for name, cell in row["arms"].items()}
-    return min(value for name, value in times.items() if name not in OURS), min(times[name] for name in OURS)
+    ours = {name: value for name, value in times.items() if name in OURS}
+    return min(value for name, value in times.items() if name not in ours), min(ours.values())
+
+
+def _is_current(row: dict[str, Any]) -> bool:
+    """Tell whether a row was measured on the very sources that are in the package now."""
+    folder = ROOT / "src" / "kernelwright" / "seeds" / row["op"]
+    now = {path.stem: digest(path.read_text())[:12] for path in folder.iterdir() if path.stem in OURS}
+    return bool(row.get("sources") == now)
 
 
 def board_chart() -> str:
     """Return the H200 board as bars: time over floor, the best baseline beside the better seed."""
     rows = json.loads((ROOT / "benchmarks/results/seeds_gpu.json").read_text())["rows"]
-    # A row with a note has something to be mended or measured again: it is published, but not in a chart.
-    clean = [row for row in rows if row["key"].startswith("board/") and "note" not in row]
-    board = {row["key"]: _over_floor(row) for row in clean}
-    lines = [f"{'':25} {'best baseline':31} better of our two seeds"]
+    rows = [row for row in rows if row["key"].startswith("board/")]
+    board = {row["key"]: _over_floor(row) for row in rows}
+    older = {row["key"] for row in rows if not _is_current(row)}
+    lines = [f"{'':25} {'best baseline':31} better of our seeds"]
     for label, key in CHART:
         bars = [f"{value:4.2f} {'#' * round(8 * value)}" for value in board[key]]
-        lines.append(f"{label:25} {bars[0]:31} {bars[1]}".rstrip())
+        lines.append(f"{label + ' *' * (key in older):25} {bars[0]:31} {bars[1]}".rstrip())
     means = [math.exp(sum(math.log(pair[place]) for pair in board.values()) / len(board)) for place in (0, 1)]
     lines.append(f"{f'geomean of {len(board)} cases':25} {means[0]:<31.2f} {means[1]:.2f}")
+    if older:
+        lines.append(
+            f"* and {len(older)} of all {len(board)} rows: measured with an earlier version of a seed"
+        )
     return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def build_times() -> str:
+    """Return cold build times per op and language, and what a hit in the cache costs."""
+    found = json.loads((ROOT / "benchmarks/results/builds.json").read_text())
+    rows = {(row["op"], row["backend"]): row for row in found["rows"]}
+    languages = [
+        name for name in ("cpp", "cuda", "triton", "compiled") if any(key[1] == name for key in rows)
+    ]
+
+    def cell(op: str, language: str) -> str:
+        row = rows.get((op, language))
+        if row is None:
+            return ""
+        cold, count = row["cold_s"], row["artefacts"]
+        spread = f"{cold['median']:.2f} ({cold['min']:.2f} to {cold['max']:.2f})"
+        return spread if count == 1 else f"{spread}, {count} kernels"
+
+    body = [
+        [f"`{op}`", *(cell(op, language) for language in languages)]
+        for op in sorted({key[0] for key in rows})
+    ]
+    warm = ["a hit in the cache, ms"]
+    for language in languages:
+        hits = [row["warm_ms"]["median"] for row in rows.values() if row["backend"] == language]
+        warm.append(f"{min(hits):.2f} to {max(hits):.2f}")
+    load = ["load average while it ran"]
+    for language in languages:
+        found_loads = [
+            one for row in rows.values() if row["backend"] == language for one in row["load_average"]
+        ]
+        load.append(f"{min(found_loads):.1f} to {max(found_loads):.1f}")
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "triton"))
+    words = f"`{found['command']}`, {found['date'][:10]}, {found['machine']}, {versions}."
+    return f"{words}\n\n{table(['cold, seconds', *languages], [*body, warm, load])}"
 
 
 PARTS: dict[str, Callable[[], str]] = {
     "board": board_chart,
+    "builds": build_times,
     "ops": ops_table,
     "help": help_text,
     "drawers": drawers,
+    "problem": lambda: schema(Problem),
     "settings": lambda: fields(RunConfig),
     "exit codes": lambda: table(["code", "meaning"], members(ExitCode)),
     "status": lambda: table(["status", "meaning"], members(verdict.Status)),

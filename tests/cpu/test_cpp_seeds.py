@@ -41,7 +41,9 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     room.close()
 
 
-@pytest.mark.parametrize("op_name", plugins.names("ops"))
+@pytest.mark.parametrize(
+    "op_name", [name for name in plugins.names("ops") if name != "module"]
+)  # comes with a file
 def test_the_cpp_seed_is_right(op_name: str, judge: Judge) -> None:
     candidate = seed(op_name, "cpp", Origin.AUTHOR)
     assert candidate is not None, f"{op_name} has no C++ seed"

@@ -1,0 +1,246 @@
+"""Mutation score: automatic mutants of the correct seeds, and how many of them the judge lets pass.
+
+    python benchmarks/mutation.py run --backend cpp --per-seed 12 --budget-s 1500 --out rows.json
+    python benchmarks/mutation.py summary
+
+A mutant is a seed with one small change of a kind that people and programs really make: a bound off by one, a dropped
+statement, a wrong stride, a missing maximum, a lower-precision accumulator, another eps, a missing barrier. Mutants
+that do not compile are discarded, and so are those whose artefact is the seed's own, byte for byte. What survives is
+listed. A survivor found to be no mistake at all (a threshold between two right paths) is named in EQUIVALENT with the
+reason, and the score is given with and without them.
+"""
+
+import argparse
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.device import Device
+from kernelwright.core.frozen import digest
+from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import JUDGE_VERSION, REQUIRED_STAGES, Profile, Stage, Status
+from kernelwright.engine.app import versions
+from kernelwright.engine.seeds import seed
+from kernelwright.hardware.detect import devices, usable_cores
+from kernelwright.judge.evaluate import Judge
+from kernelwright.judge.stages import run_stage
+
+RESULTS = Path(__file__).parent / "results" / "mutation.json"
+SMALL_ELEMENTS = 1 << 18
+
+OPERATORS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "bound off by one": ((r"(\S) < (\w)", r"\1 <= \2"), (r"(\S) <= (\w)", r"\1 < \2")),
+    "starts at one": (
+        (r"(for \([^;]*= )0;", r"\g<1>1;"),
+        (r"tl\.arange\(0, (\w+)\)", r"tl.arange(0, \1) + 1"),
+    ),
+    "wrong stride": (
+        (r"stride\[0\]", "stride[1]"),
+        (r"stride\[1\]", "stride[0]"),
+        (r"\* (\w+)_stride\b", r"* (\1_stride - 1)"),
+    ),
+    "eps": ((r" \+ eps\b", ""), (r"\beps\b(?=[,)])", "(eps + eps)")),
+    "missing maximum": ((r"exp(2?f?)\((\S+) - [\w.]+\)", r"exp\1(\2)"),),
+    "last term lost": ((r" \+= ", " = "),),
+    "sign": ((r"(\w) \+ (\w)", r"\1 - \2"), (r"(\w) - (\w)", r"\1 + \2")),
+    "lower precision": (
+        (r"\bfloat (sum|total|square|mean|top|acc)\b", r"_Float16 \1"),
+        (r"tl\.zeros\(([^)]*), tl\.float32\)", r"tl.zeros(\1, tl.float16)"),
+    ),
+    "dropped mask": ((r", mask=[^,)]+(, other=[^,)]+)?\)", ")"),),
+    "missing barrier": (
+        (r"__syncthreads\(\);", ""),
+        (r"#pragma omp barrier", ""),
+        (r" reduction\([^)]*\)", ""),
+    ),
+    "dropped statement": ((r"(?m)^( +)[\w.\[\]>*-]+ [+*]?= [^;{}]*;$", r"\1;"),),
+}
+"""Kinds of mistakes as substitutions of one place in a source."""
+EQUIVALENT: Mapping[str, str] = {}
+"""Survivors that are right, by key, and why."""
+
+
+class Mutant(NamedTuple):
+    """One change to one seed."""
+
+    operator: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Yield every mutant of a source; declarations of parameters and comments are left alone."""
+    body = source.index("*/") if source.lstrip().startswith("/*") and "*/" in source else 0
+    for operator, rules in OPERATORS.items():
+        for pattern, replacement in rules:
+            for match in re.finditer(pattern, source):
+                start = source.rfind("\n", 0, match.start()) + 1
+                end = source.find("\n", match.end())
+                line = source[start:end]
+                if match.start() < body or line.lstrip().startswith(
+                    ("//", "#include", '"""', "template", "using")
+                ):
+                    continue
+                changed = source[: match.start()] + match.expand(replacement) + source[match.end() :]
+                after = changed[start : end + len(changed) - len(source)]
+                yield Mutant(operator, source.count("\n", 0, start) + 1, line.strip(), after.strip(), changed)
+
+
+def sample(source: str, count: int, key: str) -> list[Mutant]:
+    """Return mutants of a source, as many of every kind as possible, the same ones each time."""
+    rng = random.Random(key)
+    groups: dict[str, list[Mutant]] = {}
+    for mutant in mutants(source):
+        groups.setdefault(mutant.operator, []).append(mutant)
+    for group in groups.values():
+        rng.shuffle(group)
+    chosen: list[Mutant] = []
+    while groups and len(chosen) < count:
+        for operator in list(groups):
+            if len(chosen) < count:
+                chosen.append(groups[operator].pop())
+            if not groups[operator]:
+                del groups[operator]
+    return chosen
+
+
+def problem_of(op_name: str, device: Device) -> Problem:
+    """Return a small problem of an op."""
+    cases = [
+        case
+        for case in plugins.load("ops", op_name).public_cases()
+        if sum(spec.numel for spec in case.inputs) <= SMALL_ELEMENTS
+    ]
+    return Problem(op=op_name, cases=(cases[-1],), device=device)
+
+
+def judged(judge: Judge, problem: Problem, candidate: Candidate) -> tuple[str, str, str]:
+    """Return status, stage and reason of the first failure before any timing; accepted if there is none."""
+    bench = judge.bench(problem, candidate)
+    for stage in REQUIRED_STAGES[Profile.SHIP]:
+        if stage is Stage.TIMING:
+            continue
+        _, failure = run_stage(stage, bench)
+        if failure:
+            return failure.status.value, stage.value, failure.reason[:200]
+    return Status.ACCEPTED.value, "", ""
+
+
+def artefact(judge: Judge, candidate: Candidate) -> str:
+    """Return the digest of a tier-B artefact; empty if it cannot be built."""
+    _, path = judge.builds.get(candidate, candidate.values_for(""))
+    return "" if path is None else digest(path.read_bytes().hex())
+
+
+def run(judge: Judge, backend: str, per_seed: int, deadline: float, out: Path) -> None:
+    """Judge mutants of every seed of a backend until the time is up."""
+    rows = {row["key"]: row for path in (RESULTS, out) if path.exists() for row in rows_of(path)}
+    device = next(one for one in devices() if (one.kind == "cpu") == (backend == "cpp"))
+    for op_name in plugins.names("ops"):
+        base = seed(op_name, backend, Origin.AUTHOR)
+        if base is None:
+            continue
+        own = artefact(judge, base) if backend == "cpp" else ""
+        for mutant in sample(base.source, per_seed, op_name):
+            key = f"{backend}/{op_name}/{mutant.line}/{mutant.operator}/{digest(mutant.after)[:6]}"
+            if key in rows or time.monotonic() > deadline:
+                continue
+            candidate = base.model_copy(update={"source": mutant.source})
+            started = time.perf_counter()
+            status, stage, reason = judged(judge, problem_of(op_name, device), candidate)
+            if status == Status.ACCEPTED.value and own and artefact(judge, candidate) == own:
+                status = "same artefact"
+            rows[key] = {
+                "key": key,
+                "judge": JUDGE_VERSION,
+                "before": mutant.before,
+                "after": mutant.after,
+                "status": status,
+                "stage": stage,
+                "reason": reason,
+                "seconds": round(time.perf_counter() - started, 1),
+            }
+            save(rows, out, device)
+            print(f"{key}: {status} {stage}")
+
+
+def save(rows: Mapping[str, object], out: Path, device: Device) -> None:
+    """Write all rows, at once."""
+    head = {"device": device.model_dump(mode="json"), "versions": versions(), "command": " ".join(sys.argv)}
+    head |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    out.write_text(json.dumps(head | {"rows": list(rows.values())}, indent=1) + "\n")
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a result file that the present judge wrote."""
+    found: list[dict[str, str]] = json.loads(path.read_text())["rows"]
+    return [row for row in found if row["judge"] == JUDGE_VERSION]
+
+
+def summary(path: Path) -> dict[str, object]:
+    """Return the score, per backend, and the survivors."""
+    found: dict[str, object] = {}
+    rows = rows_of(path)
+    for backend in sorted({row["key"].split("/")[0] for row in rows}):
+        own = [row for row in rows if row["key"].startswith(f"{backend}/")]
+        born = [row for row in own if row["status"] not in (Status.BUILD_FAILED.value, "same artefact")]
+        alive = [row for row in born if row["status"] == Status.ACCEPTED.value]
+        wrong = [row for row in alive if row["key"] not in EQUIVALENT]
+        judged_count = len(born) - (len(alive) - len(wrong))
+        found[backend] = {
+            "mutants": len(own),
+            "not compiled or the same artefact": len(own) - len(born),
+            "killed": len(born) - len(alive),
+            "score": round(1 - len(alive) / max(1, len(born)), 4),
+            "score without those shown to be right": round(1 - len(wrong) / max(1, judged_count), 4),
+            "survivors": [f"{row['key']}: {row['before']} -> {row['after']}" for row in alive],
+        }
+    return found
+
+
+def main() -> None:
+    """Judge mutants, or sum up."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("run", "summary"))
+    parser.add_argument("--backend", default="cpp")
+    parser.add_argument("--per-seed", type=int, default=12)
+    parser.add_argument("--budget-s", type=float, default=1500)
+    parser.add_argument("--home", type=Path, default=Path("/tmp/kernelwright-mutation"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.part == "summary":
+        found = json.loads(options.out.read_text())
+        found["summary"] = summary(options.out)
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(found["summary"], indent=1))
+        return
+    settings = JudgeSettings(
+        threads=usable_cores(),
+        max_pairs=60,
+        alpha=0.001,
+        hidden_shapes=8,
+        cache_folder=str(options.home / "cache"),
+        blob_folder=str(options.home / "blobs"),
+    )
+    judge = Judge(settings, lambda _: None)
+    try:
+        run(judge, options.backend, options.per_seed, time.monotonic() + options.budget_s, options.out)
+    finally:
+        judge.close()
+
+
+if __name__ == "__main__":
+    main()
