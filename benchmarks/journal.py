@@ -159,7 +159,7 @@ def a_candidate(rng: random.Random, problem: Problem, parent: Candidate | None) 
 
 
 def an_evaluation(rng: random.Random, problem: Problem, candidate: Candidate) -> Evaluation:
-    """Return a verdict: all seven stages and certified times, or an early end."""
+    """Return a verdict: all stages of `keep` and certified times, or an early end."""
     fails = rng.random() < FAILING
     count = rng.randrange(2, 5) if fails else len(Stage)
     stages = [

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
+import torch
+
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import DeviceKind
@@ -45,6 +47,8 @@ from kernelwright.store.blobs import Blobs
 
 DRIVER_NEEDS = ("pids", "mounts", "landlock", "device")
 """Layers left out around a GPU's driver, which reads /proc and opens its devices as they are, and what to import."""
+SHIP_SHAPES = 3
+"""Hidden shapes of `ship`, in those of `keep`."""
 CONFIRMING_STARTS = 3
 """Separately started parents behind a number that is published."""
 
@@ -55,6 +59,8 @@ class Judge:
     def __init__(self, settings: JudgeSettings, progress: Callable[[str], None]) -> None:
         self.settings = settings
         self.progress = progress
+        # Checking small outputs on two threads cost eight times the processor time of one: they wait for each other.
+        torch.set_num_threads(1)
         self.scratch = tempfile.TemporaryDirectory(prefix="kernelwright-judge-", ignore_cleanup_errors=True)
         self.home = Path(self.scratch.name)
         self.builds = Builds(Path(settings.cache_folder), self.home, os.cpu_count() or 1)
@@ -74,8 +80,9 @@ class Judge:
         self.reference.close()
         self.scratch.cleanup()
 
-    def bench(self, problem: Problem, candidate: Candidate) -> Bench:
+    def bench(self, problem: Problem, candidate: Candidate, profile: Profile = Profile.KEEP) -> Bench:
         """Return what the stages work on: this judge's children and fresh randomness."""
+        more = SHIP_SHAPES if profile is Profile.SHIP else 1
         return Bench(
             problem=problem,
             candidate=candidate,
@@ -84,7 +91,7 @@ class Judge:
             reference=self.reference,
             home=self.home,
             rng=random.SystemRandom(),
-            hidden_shapes=self.settings.hidden_shapes,
+            hidden_shapes=more * self.settings.hidden_shapes,
             progress=self.progress,
             guards_off=self.settings.guards_off,
             testability=self.testability,
@@ -96,7 +103,7 @@ class Judge:
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
-        started, bench = time.perf_counter(), self.bench(problem, candidate)
+        started, bench = time.perf_counter(), self.bench(problem, candidate, profile)
         results: list[StageResult] = []
         failure: Failure | None = None
         timing: Timing | None = None
