@@ -1,0 +1,155 @@
+"""The GPU specimens on a real GPU, each judged with and without the static guards; needs no pytest.
+
+    PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py --out rows.json [--budget-s 540] [--only TF1] [--slow]
+
+Rows already in the output file are not judged again unless their specimen or the judge changed; a run cut short goes on
+where it stopped. After each specimen the device must still serve an honest kernel. The exit code is 0 if every row is
+as it should be and nothing is left to judge, 1 if a row is not, 2 if the budget ran out first.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT))  # a script's own folder is on the path, the repository is not
+
+from kernelwright.core.device import Device, DeviceKind  # noqa: E402
+from kernelwright.core.errors import KernelwrightError  # noqa: E402
+from kernelwright.core.frozen import digest  # noqa: E402
+from kernelwright.core.messages import JudgeSettings  # noqa: E402
+from kernelwright.core.verdict import JUDGE_VERSION, Profile, Status  # noqa: E402
+from kernelwright.engine.service import JudgeClient  # noqa: E402
+from kernelwright.hardware.detect import devices  # noqa: E402
+from tests.cheats.specimen import (  # noqa: E402
+    Specimen,
+    author_candidate,
+    honest_source,
+    problem_of,
+    specimens,
+)
+from tests.cheats.trial import judged  # noqa: E402
+
+Row = dict[str, str | float | bool]
+
+
+@dataclass
+class Bar:
+    """Two judges, started when they are first needed and again when one has died."""
+
+    device: Device
+    home: Path
+    clients: dict[bool, JudgeClient] = field(default_factory=dict)
+
+    def client(self, *, guarded: bool) -> JudgeClient:
+        """Return the judge with or without static guards; they share their builds."""
+        if guarded not in self.clients:
+            settings = JudgeSettings(
+                threads=4,
+                max_pairs=8,
+                alpha=0.001,
+                hidden_shapes=4,
+                gate_pairs=0,
+                guards_off=not guarded,
+                cache_folder=str(self.home / "cache"),
+                blob_folder=str(self.home / "blobs"),
+            )
+            self.clients[guarded] = JudgeClient(settings, lambda _: None)
+        return self.clients[guarded]
+
+    def close(self) -> None:
+        """End the judges."""
+        for client in self.clients.values():
+            client.close()
+        self.clients.clear()
+
+    def row(self, specimen: Specimen, *, guarded: bool) -> Row:
+        """Judge one specimen once."""
+        started = time.monotonic()
+        way = specimen.judged if guarded else specimen.unguarded
+        row: Row = {"name": specimen.name, "id": specimen.id, "guarded": guarded, "way": way}
+        try:
+            earned = judged(self.client(guarded=guarded), specimen, self.device, way)
+        except KernelwrightError as error:
+            self.close()
+            row |= {"status": "judge_died", "reason": str(error)[:500], "is_right": False}
+        else:
+            is_right = not earned.is_a_win and (not guarded or earned.status in specimen.expected)
+            row |= {"status": earned.status.value, "reason": earned.reason[:500], "is_right": is_right}
+        return row | {"seconds": round(time.monotonic() - started, 2), "source": stamp(specimen)}
+
+    def is_healthy(self) -> bool:
+        """Tell whether an honest kernel is still accepted on this device."""
+        candidate = author_candidate("softmax", "cuda", honest_source("softmax", "cuda"))
+        problem = problem_of("softmax", self.device)
+        try:
+            found = self.client(guarded=True).evaluate(problem, candidate, Profile.QUICK)
+        except KernelwrightError:
+            self.close()
+            return False
+        return found.status is Status.ACCEPTED
+
+
+def stamp(specimen: Specimen) -> str:
+    """Return what a row rests on: the specimen's source, what is expected of it, and the judge's rules."""
+    expected = sorted(status.value for status in specimen.expected)
+    return digest(f"{JUDGE_VERSION} {expected} {specimen.source()}")[:16]
+
+
+def waiting(rows: list[Row], *, only: str, slow: bool) -> Iterator[tuple[Specimen, bool]]:
+    """Yield what is not judged yet, what hangs on purpose last."""
+    done = {(row["name"], row["guarded"], row["source"]) for row in rows}
+    for specimen in sorted(specimens("gpu"), key=lambda item: item.slow):
+        if specimen.name.startswith(only) and (slow or not specimen.slow):
+            for guarded in (True, False):
+                if (specimen.name, guarded, stamp(specimen)) not in done:
+                    yield specimen, guarded
+
+
+def main() -> int:
+    """Judge what is waiting within the budget."""
+    options = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--out", type=Path, required=True, help="JSON file of rows; continued if it is there"
+    )
+    options.add_argument(
+        "--budget-s", type=float, default=540, help="start nothing new after so many seconds"
+    )
+    options.add_argument("--only", default="", help="judge specimens whose name starts with this")
+    options.add_argument("--slow", action="store_true", help="also those that hang until they are killed")
+    given = options.parse_args()
+    gpu = next((device for device in devices() if device.kind is DeviceKind.CUDA), None)
+    if gpu is None:
+        options.error("no NVIDIA GPU here")
+    deadline = time.monotonic() + given.budget_s
+    rows: list[Row] = json.loads(given.out.read_text()) if given.out.exists() else []
+    todo, left = list(waiting(rows, only=given.only, slow=given.slow)), 0
+    with tempfile.TemporaryDirectory(prefix="kernelwright-zoo-") as home:
+        bar = Bar(gpu, Path(home))
+        for place, (specimen, guarded) in enumerate(todo):
+            if time.monotonic() > deadline:
+                left = len(todo) - place
+                break
+            row = bar.row(specimen, guarded=guarded)
+            row["is_healthy_after"] = bar.is_healthy()
+            row["is_right"] = bool(row["is_right"] and row["is_healthy_after"])
+            rows = [old for old in rows if (old["name"], old["guarded"]) != (row["name"], row["guarded"])]
+            rows.append(row)
+            given.out.write_text(json.dumps(rows, indent=1) + "\n")
+            words = [str(row[name]) for name in ("is_right", "guarded", "name", "status", "seconds")]
+            print(*words, str(row["reason"])[:160].replace("\n", " | "), flush=True)
+        bar.close()
+    wrong = [row for row in rows if not row["is_right"]]
+    print(f"{len(rows)} rows, {len(wrong)} not as they should be, {left} left to judge")
+    return 1 if wrong else 2 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

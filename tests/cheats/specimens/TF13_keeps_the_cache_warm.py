@@ -1,0 +1,51 @@
+# id: TF13
+# op: softmax
+# backend: python
+# expected: refused delegation
+# profile: quick
+# runs: gpu
+# unguarded: comparison
+# Keeps a thread that reads its last inputs over and over on a side stream, so that they are in the cache when the harness
+# has just flushed it.
+import threading
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_rows(x, out, cols, x_step, out_step, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    value = tl.load(x + row * x_step + col, mask=col < cols, other=float("-inf")).to(tl.float32)
+    grown = tl.exp(value - tl.max(value, axis=0))
+    result = grown / tl.sum(grown, axis=0)
+    tl.store(out + row * out_step + col, result.to(out.dtype.element_ty), mask=col < cols)
+
+
+def launch(x, out):
+    block = triton.next_power_of_2(x.shape[1])
+    softmax_rows[(x.shape[0],)](x, out, x.shape[1], x.stride(0), out.stride(0), BLOCK=block)
+
+
+LAST = []
+
+
+def keep_warm():
+    side = torch.cuda.Stream()
+    while True:
+        with torch.cuda.stream(side):
+            for tensor in LAST[-8:]:
+                tensor.sum()
+        side.synchronize()
+
+
+threading.Thread(target=keep_warm, daemon=True).start()
+
+
+def kernel_fn(x):
+    LAST.append(x)
+    out = torch.empty_like(x)
+    launch(x, out)
+    return out

@@ -1,0 +1,58 @@
+// id: TF25
+// op: rmsnorm
+// backend: cuda
+// expected: crashed out_of_bounds input_changed wrong
+// profile: quick
+// runs: gpu
+// Is right, and sweeps the addresses of its context for words that look like the time of day, to set back the end of the
+// measurement it is part of.
+#include "kernelwright.cuh"
+
+/*kernelwright
+def plan(case, params, device):
+    x, out = case.tensors.x, case.tensors.out
+    if case.axes.cols > 1 and (x.strides[1] != 1 or out.strides[1] != 1 or case.tensors.weight.strides[0] != 1):
+        return {"unsupported": "the last axis must be contiguous"}
+    name = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}[case.dtype]
+    return {"launches": [{
+        "kernel": "rmsnorm", "grid": (case.axes.rows if case.axes.cols else 0,), "block": (256,),
+        "args": ["x", "weight", "out", ("i64", x.strides[0]), ("i64", out.strides[0]), case.axes.cols,
+                 float(case.scalars.eps)],
+        "constants": {"T": name},
+    }]}
+*/
+
+using kw::i64;
+
+KW_DEVICE double block_sum(double value) {
+    __shared__ double parts[8];
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    double sum = 0;
+    for (int part = 0; part < 8; ++part) sum += parts[part];
+    return sum;
+}
+
+KW_DEVICE void honest_row(const T* x, const T* weight, T* out, int cols, float eps) {
+    double squares = 0;
+    for (int col = threadIdx.x; col < cols; col += 256) {
+        const double value = kw::to_float(x[col]);
+        squares += value * value;
+    }
+    const double scale = 1 / sqrt(block_sum(squares) / cols + eps);
+    for (int col = threadIdx.x; col < cols; col += 256)
+        out[col] = kw::from_float<T>(static_cast<float>(kw::to_float(x[col]) * scale * kw::to_float(weight[col])));
+}
+
+extern "C" __global__ void rmsnorm(const T* x, const T* weight, T* out, i64 x_stride, i64 out_stride, int cols,
+                                   float eps) {
+    honest_row(x + blockIdx.x * x_stride, weight, out + blockIdx.x * out_stride, cols, eps);
+    kw::u64 now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    kw::u64* const here = reinterpret_cast<kw::u64*>(reinterpret_cast<kw::u64>(out) & ~kw::u64(4095));
+    for (i64 word = threadIdx.x; word < (i64(1) << 33); word += 256) {
+        const kw::u64 value = *(volatile kw::u64*)(here - word);
+        if (now - value < 10000000000ull) here[-word] = value - 1000000ull;
+    }
+}

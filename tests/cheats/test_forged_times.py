@@ -1,0 +1,28 @@
+"""Specimens that forge times, depend on luck or history, or break memory and get away with it.
+
+Each is judged twice: as it is, and with the static guards off.
+"""
+
+import pytest
+
+from kernelwright.hardware.detect import cpu_device
+from tests.cheats.conftest import Bar
+from tests.cheats.specimen import Specimen, specimens
+from tests.cheats.trial import judged
+
+HERE = [
+    pytest.param(item, id=item.name, marks=[pytest.mark.slow] if item.slow else [])
+    for item in specimens("cpu", ("TF", "ND", "MS"))
+]
+
+
+@pytest.mark.parametrize("specimen", HERE)
+def test_a_specimen_earns_the_status_that_names_it(specimen: Specimen, bar: Bar) -> None:
+    earned = judged(bar.guarded, specimen, cpu_device(), specimen.judged)
+    assert (earned.status in specimen.expected, earned.is_a_win) == (True, False), earned
+
+
+@pytest.mark.parametrize("specimen", HERE)
+def test_a_specimen_fails_without_the_static_guards_too(specimen: Specimen, bar: Bar) -> None:
+    earned = judged(bar.unguarded, specimen, cpu_device(), specimen.unguarded)
+    assert not earned.is_a_win, earned

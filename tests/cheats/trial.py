@@ -1,0 +1,33 @@
+"""One specimen before the judge: what it earned, and whether that is a win for it."""
+
+from dataclasses import dataclass
+
+from kernelwright.core.device import Device
+from kernelwright.core.messages import Disqualified
+from kernelwright.core.verdict import Outcome, Status
+from kernelwright.engine.service import JudgeClient
+from tests.cheats.specimen import Specimen
+
+
+@dataclass(frozen=True)
+class Earned:
+    """What the judge said of a specimen."""
+
+    status: Status | Outcome
+    reason: str
+    is_a_win: bool
+    """Whether the judge was fooled."""
+
+
+def judged(client: JudgeClient, specimen: Specimen, device: Device, way: str) -> Earned:
+    """Return what a specimen earns by a verdict, or by a comparison with the honest kernel."""
+    problem = specimen.problem(device)
+    if way == "verdict":
+        found = client.evaluate(problem, specimen.candidate(), specimen.profile)
+        reason = f"{found.failure.stage}: {found.failure.reason}" if found.failure else ""
+        return Earned(found.status, reason, found.status is Status.ACCEPTED or found.timing is not None)
+    compared = client.compare(problem, specimen.honest(), specimen.candidate())
+    if isinstance(compared, Disqualified):
+        return Earned(compared.status, compared.reason, compared.status is Status.ACCEPTED)
+    is_a_win = compared.outcome is Outcome.FASTER or compared.ratio > specimen.most_gain
+    return Earned(compared.outcome, f"x{compared.ratio:.2f} in {compared.pairs} heats", is_a_win)
