@@ -1,9 +1,10 @@
 """The census: which operations of the framework a call made, seen by torch's own dispatcher in the runner.
 
 What it proves: a file that hands work to torch on the thread that called it is caught whatever its source looks like,
-because every operator of torch passes the dispatcher. What it cannot prove: the candidate's code shares this process,
-so hostile code can leave the census (another thread, a library loaded by hand, a patched torch) or forge its own. It
-is the second line behind the static guard; nothing it says can acquit, and what it reports can only condemn.
+because every operator of torch passes the dispatcher; so is one that starts a thread of Python's. What it cannot prove:
+the candidate's code shares this process, so hostile code can leave the census (a library loaded by hand, a patched
+torch) or forge its own. It is the second line behind the static guard; nothing it says can acquit, and what it reports
+can only condemn.
 """
 
 import sys
@@ -40,7 +41,25 @@ def is_free(operator: Any, arguments: tuple[Any, ...]) -> bool:
     return name == "aten::copy_" and arguments[0].data_ptr() == arguments[1].data_ptr()
 
 
-def counted(function: Callable[[], Any]) -> Callable[[], Any]:
+def watched_threads() -> list[str]:
+    """Return a list that grows with every thread started from now on: what runs there is not in the census."""
+    import _thread
+    import threading
+
+    started: list[str] = []
+    start = _thread.start_new_thread
+
+    def noted(function: Any, *rest: Any) -> int:
+        started.append(getattr(function, "__qualname__", "a function"))
+        return start(function, *rest)
+
+    # Both names, before anything of the candidate is imported: it never sees the original.
+    _thread.start_new_thread = noted
+    threading._start_new_thread = noted  # type: ignore[attr-defined]
+    return started
+
+
+def counted(function: Callable[[], Any], threads: list[str]) -> Callable[[], Any]:
     """Return the call under the census: what it returns, or the code that says it delegated."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -62,10 +81,10 @@ def counted(function: Callable[[], Any]) -> Callable[[], Any]:
                 self.work.append(func.name())
             return func(*args, **(kwargs or {}))
 
-    return partial(_count, function, Census)
+    return partial(_count, function, Census, threads)
 
 
-def _count(function: Callable[[], Any], census: Callable[[], Any]) -> Any:
+def _count(function: Callable[[], Any], census: Callable[[], Any], threads: list[str]) -> Any:
     import torch
 
     with torch.no_grad(), census() as seen:
@@ -74,9 +93,11 @@ def _count(function: Callable[[], Any], census: Callable[[], Any]) -> Any:
         except NotImplementedError as refusal:
             sys.stderr.write(f"{refusal}\n")
             value = DECLINED
+    if threads:
+        seen.work.append(f"a thread of its own ({threads[0]})")
     if not seen.work:
         return value
     names = ", ".join(dict.fromkeys(seen.work[: 4 * MOST_NAMED]))
-    sys.stderr.write(f"operators of torch did the work: {names}\n")
+    sys.stderr.write(f"the framework, or something out of sight, did the work: {names}\n")
     sys.stderr.flush()
     return DELEGATED

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelwright.backends._baseline import closures
-from kernelwright.backends._python_census import counted
+from kernelwright.backends._python_census import counted, watched_threads
 from kernelwright.backends._python_doors import native
 from kernelwright.backends._python_guard import CPP_DOOR, ENTRY, MODEL, examine
 from kernelwright.backends._python_model import model_calls
@@ -117,6 +117,12 @@ def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildR
     return BuildResult(status=Status.ACCEPTED, artefact="kernel.json")
 
 
+def objects(artefact: Path) -> list[bytes]:
+    """Return the machine code an artefact carries."""
+    packed = json.loads(artefact.read_text())
+    return [base64.b64decode(text) for text in packed["objects"].values()]
+
+
 def bind(
     artefact: Path,
     cases: Sequence[Case],
@@ -130,6 +136,7 @@ def bind(
         if "triton" in sys.modules:
             raise RuntimeError(f"triton was imported before {VARIABLE} could be set")
         os.environ[VARIABLE] = "1"
+    threads = watched_threads()
     module = _loaded(packed["source"], packed["objects"])
     if hasattr(module, ENTRY):
         made = closures(getattr(module, ENTRY), cases, calls, device)
@@ -138,7 +145,7 @@ def bind(
     return [
         partial(declined, reason, DECLINED_DTYPE)
         if interpreted and (reason := interpretable(cases[index]))
-        else counted(call)
+        else counted(call, threads)
         for (index, _), call in zip(calls, made, strict=True)
     ]
 

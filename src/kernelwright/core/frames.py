@@ -104,6 +104,8 @@ class Word(IntEnum):
 
 NO_MEMORY = 1
 """Code of a FAILED reply: an allocation was refused."""
+ROUNDING = 0xF9
+"""Code of a DECLINED reply: the processor's rounding or flushing of floats was left changed."""
 DELEGATED = 0xDE
 """Code of a DECLINED reply: the framework's own operators did the work. A runner can only accuse itself."""
 

@@ -166,6 +166,19 @@ class Arena:
         # Poisoning hundreds of small outputs one by one costs more than timing them; later rounds copy this blank.
         self.blank = whole.clone()
 
+    def untouched(self, first: int, count: int) -> bool:
+        """Tell whether the outputs of calls are, to the byte, as they were poisoned."""
+        assert self.blank is not None, "poison the outputs first"
+        regions = [
+            region
+            for call in self.calls[first : first + count]
+            for region in call.regions.values()
+            if region.slab == "outputs"
+        ]
+        start = min(region.offset for region in regions)
+        length = max(region.offset + region.length for region in regions) - start
+        return torch.equal(self.outputs.bytes_view(start, length), self.blank[start : start + length])
+
     def _poison(self, dtype: DType) -> int:
         _, quiet, free = BITS[dtype]
         return quiet | (self.poison_payload & ((1 << free) - 1)) | 1

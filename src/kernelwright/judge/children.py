@@ -214,6 +214,8 @@ class Runner:
     def _expect_done(self, reply: Reply) -> None:
         if reply.word is Word.DECLINED and reply.code == frames.DELEGATED:
             raise Lost(Status.DELEGATION, f"no kernel of its own did the work: {self.last_words()}")
+        if reply.word is Word.DECLINED and reply.code == frames.ROUNDING:
+            raise Lost(Status.STATEFUL, "the processor's rounding or flushing of floats was left changed")
         if reply.word is Word.DECLINED:
             raise Lost(Status.UNSUPPORTED, f"the kernel declined a legal case (refusal {reply.code})")
         if reply.word is Word.FAILED:

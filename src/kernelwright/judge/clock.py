@@ -14,9 +14,8 @@ from kernelwright.core.case import Case
 from kernelwright.core.stats import KeepRule, Standing, block_bootstrap, hodges_lehmann, standing
 from kernelwright.core.verdict import CaseRatio, Comparison, Outcome
 from kernelwright.hardware.telemetry import reading
-from kernelwright.judge.children import Service
 from kernelwright.judge.device_heat import DeviceHeats
-from kernelwright.judge.heat import Heats, TimingFailed
+from kernelwright.judge.heat import Heats, Start, TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 
 Verdict = Comparison | Failure
@@ -82,21 +81,21 @@ def _log_ratio(pair: tuple[float, float]) -> float:
     return math.log(pair[0] / pair[1])
 
 
-def heats_of(benches: Sequence[Bench], nurseries: Sequence[Service] = ()) -> Heats | DeviceHeats:
+def heats_of(benches: Sequence[Bench], starts: Sequence[Start] = ()) -> Heats | DeviceHeats:
     """Return the clock all arms share: the launcher's events if it runs all of them, else the judge's own slope."""
     if all(bench.is_planned for bench in benches):
-        return DeviceHeats(nurseries=nurseries)
-    return Heats(nurseries)
+        return DeviceHeats(starts=starts)
+    return Heats(starts)
 
 
 def race(
-    incumbent: Bench, lanes: Sequence[Lane], rule: KeepRule, nurseries: Sequence[Service] = ()
+    incumbent: Bench, lanes: Sequence[Lane], rule: KeepRule, parents: Sequence[Start] = ()
 ) -> list[Verdict]:
     """Return, per challenger, what fresh heats against the incumbent prove; decided ones leave the race."""
     failures: dict[int, Failure] = {}
     telemetry: list[dict[str, float]] = []
-    starts = max(1, len(nurseries))
-    with heats_of([incumbent, *(lane.bench for lane in lanes)], nurseries) as heats:
+    starts = max(1, len(parents))
+    with heats_of([incumbent, *(lane.bench for lane in lanes)], parents) as heats:
         sizes = {case.hash: _size(heats, incumbent, case) for case in incumbent.problem.cases}
         while running := [
             place for place, lane in enumerate(lanes) if place not in failures and not lane.now.outcome

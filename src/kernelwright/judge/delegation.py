@@ -7,7 +7,6 @@ talks to the network is refused by name.
 
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 
 from kernelwright.core.verdict import Status
 from kernelwright.judge.elf import is_elf, wants
@@ -47,9 +46,8 @@ class Finding:
     reason: str
 
 
-def audit(artefact: Path) -> Finding | None:
+def audit(raw: bytes) -> Finding | None:
     """Return why an artefact is refused, or None; what is no ELF file is source and judged as such."""
-    raw = artefact.read_bytes()
     if not is_elf(raw):
         return None
     try:

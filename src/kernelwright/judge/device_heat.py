@@ -20,10 +20,10 @@ from kernelwright.core.case import Case, Distribution
 from kernelwright.core.device import Device
 from kernelwright.core.messages import DeviceJob, Time, TimedArm
 from kernelwright.core.verdict import Status
-from kernelwright.judge.children import LaunchedRunner, Lost, Service
+from kernelwright.judge.children import LaunchedRunner, Lost
 from kernelwright.judge.device_arena import DeviceArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_cases
-from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.heat import Start, TimingFailed
 from kernelwright.judge.stages import Bench, Failure, check_call
 from kernelwright.judge.stages.checks import check_written
 
@@ -77,9 +77,9 @@ class Track:
 class DeviceHeats:
     """All heats of one race, or of one certified timing."""
 
-    def __init__(self, rivals: Sequence[Rival] = (), nurseries: Sequence[Service] = ()) -> None:
+    def __init__(self, rivals: Sequence[Rival] = (), starts: Sequence[Start] = ()) -> None:
         self.rivals = tuple(rivals)
-        self.nurseries = tuple(nurseries)
+        self.starts = tuple(starts)
         self.tracks: dict[str, Track] = {}
 
     def __enter__(self) -> "DeviceHeats":
@@ -156,7 +156,7 @@ class DeviceHeats:
             input_bytes=arena.inputs.nbytes,
             output_bytes=arena.outputs.nbytes,
         )
-        nursery = self.nurseries[start] if self.nurseries else first.nursery
+        nursery = self.starts[start](first) if self.starts else first.nursery
         runner = LaunchedRunner(nursery, job, arena, first.home)
         runner.ready(LOAD_SECONDS)
         return Track(arena, runner, tuple(arms), size)

@@ -6,6 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import torch
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
-from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages import (
@@ -41,12 +41,11 @@ from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
 from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.nurseries import Nurseries
 from kernelwright.judge.stages import Bench, Failure, run_stage
 from kernelwright.judge.timing import certify, refuse_interpreted
 from kernelwright.store.blobs import Blobs
 
-DRIVER_NEEDS = ("pids", "mounts", "landlock", "device")
-"""Layers left out around a GPU's driver, which reads /proc and opens its devices as they are, and what to import."""
 SHIP_SHAPES = 3
 """Hidden shapes of `ship`, in those of `keep`."""
 CONFIRMING_STARTS = 3
@@ -66,17 +65,14 @@ class Judge:
         self.builds = Builds(Path(settings.cache_folder), self.home, os.cpu_count() or 1)
         self.blobs = Blobs(Path(settings.blob_folder))
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
-        self.nursery = self._start_nursery()
-        self.device_nursery: Service | None = None
+        self.nurseries = Nurseries(self.home, settings.threads)
         self.fair: set[str] = set()
         """Devices on which no candidate beats itself."""
         self.testability: dict[str, str | None] = {}
 
     def close(self) -> None:
         """Kill every child and leave nothing on disk but cache and blobs."""
-        for nursery in (self.nursery, self.device_nursery):
-            if nursery is not None:
-                nursery.close()
+        self.nurseries.close()
         self.reference.close()
         self.scratch.cleanup()
 
@@ -87,7 +83,7 @@ class Judge:
             problem=problem,
             candidate=candidate,
             builds=self.builds,
-            nursery=self.nursery if problem.device.kind is DeviceKind.CPU else self._device_nursery(),
+            nursery=self.nurseries.of(problem, candidate),
             reference=self.reference,
             home=self.home,
             rng=random.SystemRandom(),
@@ -141,19 +137,9 @@ class Judge:
         except ServiceDied as died:
             if died.service != "nursery":
                 raise
-            self.nursery.close()
-            self.nursery = self._start_nursery()
+            self.nurseries.close()
             failure = Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
             return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
-
-    def _start_nursery(self, *without: str) -> Service:
-        return Service("nursery", "kernelwright.worker.nursery", self.home, self.settings.threads, *without)
-
-    def _device_nursery(self) -> Service:
-        """Return the nursery of GPU runners: without the layers under which a GPU's driver does not start."""
-        if self.device_nursery is None:
-            self.device_nursery = self._start_nursery(*DRIVER_NEEDS)
-        return self.device_nursery
 
     def _keep_artefacts(self, candidate: Candidate) -> dict[str, str]:
         """Store exactly what was judged, so that exactly that is spliced."""
@@ -186,14 +172,15 @@ class Judge:
             clock.Lane(self.bench(problem, challenger), rule, before)
             for challenger, before in zip(request.challengers, earlier, strict=True)
         ]
-        without = () if problem.device.kind is DeviceKind.CPU else DRIVER_NEEDS
-        extra = [self._start_nursery(*without) for _ in range(CONFIRMING_STARTS)] if request.confirm else []
+        count = CONFIRMING_STARTS if request.confirm else 0
+        extra = [Nurseries(self.home, self.settings.threads) for _ in range(count)]
         try:
             for bench in (incumbent, *(lane.bench for lane in lanes)):
                 refuse_interpreted(bench)
             with DeviceLock(problem.device, show=self.progress):
                 self._require_fairness(incumbent)
-                found = clock.race(incumbent, lanes, rule, extra)
+                starts = [partial(_born_from, nurseries) for nurseries in extra]
+                found = clock.race(incumbent, lanes, rule, starts)
         except TimingFailed as failed:
             found = [failed.failure] * len(lanes)
         except clock.IncumbentFailed as failed:
@@ -203,8 +190,8 @@ class Judge:
             )
             return ComparisonAnswer(results=(lost,) * len(lanes))
         finally:
-            for service in extra:
-                service.close()
+            for nurseries in extra:
+                nurseries.close()
         return ComparisonAnswer(
             results=tuple(
                 _disqualified(lane.bench.candidate, one) if isinstance(one, Failure) else one
@@ -221,6 +208,10 @@ class Judge:
         if not clock.is_fair(bench, pairs):
             raise UnfairClock(device.title, pairs)
         self.fair.add(device.hash)
+
+
+def _born_from(nurseries: Nurseries, bench: Bench) -> Service:
+    return nurseries.of(bench.problem, bench.candidate)
 
 
 def _disqualified(candidate: Candidate, failure: Failure) -> Disqualified:

@@ -30,6 +30,8 @@ from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
 
 Result = TypeVar("Result")
+Start = Callable[[Bench], Service]
+"""One of several separate starts: tells from which parent a candidate's runners are born."""
 
 BATCH_SECONDS = 0.020
 MAX_CALLS = 512
@@ -37,6 +39,8 @@ ARENA_BYTES = 192 << 20
 """Per slab: one of inputs and one of outputs per arm exist while a heat is timed."""
 ROUNDS_PER_HEAT = 2
 SPOT_CHECKS = 2
+MOST_TRIP_SECONDS = 5e-4
+"""No round trip is believed to cost more: a runner that answers late cannot buy time with it."""
 SUSPECT, SUSPECT_HEATS = 0.25, 3
 """A slope below this share of the long batch's own mean, in so many heats in a row, was bought by stalling in the short
 one; a single heat may be the noise of a busy machine and is measured again."""
@@ -55,12 +59,26 @@ class TimingFailed(Exception):
 
 
 class Slope(NamedTuple):
-    """What two batches say of one call."""
+    """Two batches, in seconds and calls."""
 
-    call_us: float
-    """From the difference of the two: the round trip cancels."""
-    whole_us: float
-    """From the long batch alone: an upper bound."""
+    short_s: float
+    short: int
+    long_s: float
+    long: int
+
+    def call_us(self, trip_s: float) -> float:
+        """Return the time of a call: the slope, but never less than both batches together without their round trips.
+
+        The slope alone could be bought by stalling in the short batch.
+        """
+        slope = (self.long_s - self.short_s) / (self.long - self.short)
+        together = (self.short_s + self.long_s - 2 * trip_s) / (self.short + self.long)
+        return max(slope, together) * 1e6
+
+    @property
+    def whole_us(self) -> float:
+        """Return the time of a call from the long batch alone: an upper bound."""
+        return self.long_s / self.long * 1e6
 
 
 @dataclass(frozen=True)
@@ -82,9 +100,10 @@ class Heat:
     """Fresh runners of all arms on shared inputs for one case."""
 
     def __init__(
-        self, case: Case, arms: Sequence[Arm], calls: int, nursery: Service, rng: random.Random
+        self, case: Case, arms: Sequence[Arm], calls: int, nurseries: Sequence[Service], rng: random.Random
     ) -> None:
-        self.case, self.arms, self.calls, self.nursery, self.rng = case, tuple(arms), calls, nursery, rng
+        self.case, self.arms, self.calls, self.nurseries, self.rng = case, tuple(arms), calls, nurseries, rng
+        self.trips: list[float] = []
         self.arenas = [arm.bench.arena([case], [0] * calls) for arm in arms]
         # All arms read the very same input pages; only the outputs are their own.
         for arena in self.arenas[1:]:
@@ -130,13 +149,15 @@ class Heat:
                     self.refill()
                     for place in half:
                         self.arenas[place].poison_outputs()
-                        times[place].append(self._guarded(place, partial(self._slope, runners[place])))
+                        times[place].append(self._guarded(place, partial(self._slope, place, runners[place])))
                         self._check_timed(place)
         return [self._agreed(place, slopes) for place, slopes in enumerate(times)]
 
     def _agreed(self, place: int, slopes: list[Slope]) -> float:
         """Return the median slope, unless the batch as a whole tells of far more time than the slope does."""
-        call, whole = median(slope.call_us for slope in slopes), median(slope.whole_us for slope in slopes)
+        trip = min(MOST_TRIP_SECONDS, *self.trips)
+        call = median(slope.call_us(trip) for slope in slopes)
+        whole = median(slope.whole_us for slope in slopes)
         if call < SUSPECT * whole:
             reason = f"the slope says {call:.1f} us a call, the batch as a whole {whole:.1f} us"
             raise TimingFailed(place, Failure(Status.TIMING_SUSPECT, reason, self.case))
@@ -146,7 +167,7 @@ class Heat:
         """Return a fresh runner that is ready and has executed every call once."""
         arm = self.arms[place]
         backend, home = arm.bench.candidate.backend, arm.bench.home
-        start = partial(ForkedRunner, self.nursery, arm.artefact, backend, self.arenas[place], home)
+        start = partial(ForkedRunner, self.nurseries[place], arm.artefact, backend, self.arenas[place], home)
         runner = self._guarded(place, start)
         try:
             self._guarded(place, partial(self._warm_up, runner))
@@ -166,8 +187,10 @@ class Heat:
         runner.run(0, self.calls, CALL_SECONDS)
         runner.collect(CALL_SECONDS)
 
-    def _slope(self, runner: Runner) -> Slope:
+    def _slope(self, place: int, runner: Runner) -> Slope:
         """Time a short and a long batch over different calls, in random order with a random split."""
+        # A batch of no calls runs nothing of the candidate: the smallest of all arms' is what a round trip costs.
+        self.trips.append(runner.run(0, 0, CALL_SECONDS))
         short = self.rng.randrange(self.calls // 5, self.calls // 3 + 1)
         long = self.calls - short
         # Which calls are the short batch, and whether it comes first: two coins a candidate cannot see.
@@ -175,12 +198,11 @@ class Heat:
         self.rng.shuffle(batches)
         seconds = {}
         for first, count in batches:
+            if not self.arenas[place].untouched(first, count):
+                raise Lost(Status.STATEFUL, "outputs were written before their calls were asked for")
             seconds[count] = runner.run(first, count, CALL_SECONDS)
             runner.collect(CALL_SECONDS)
-        whole = seconds[long] / long
-        slope = (seconds[long] - seconds[short]) / (long - short)
-        # Noise can make a slope vanish; the whole long batch is then the honest upper bound.
-        return Slope((slope if slope > 0 else whole) * 1e6, whole * 1e6)
+        return Slope(seconds[short], short, seconds[long], long)
 
     def _check_timed(self, place: int) -> None:
         """Check what was just timed: every call wrote all of its outputs, and random ones are right."""
@@ -222,8 +244,8 @@ def _slab_bytes(specs: tuple[TensorSpec, ...]) -> int:
 class Heats:
     """All heats of one race: each of fresh processes, born from one of several parents."""
 
-    def __init__(self, nurseries: Sequence[Service] = ()) -> None:
-        self.nurseries = tuple(nurseries)
+    def __init__(self, starts: Sequence[Start] = ()) -> None:
+        self.starts = tuple(starts)
 
     def __enter__(self) -> "Heats":
         return self
@@ -237,10 +259,10 @@ class Heats:
 
     def measure(self, case: Case, benches: Sequence[Bench], size: int, start: int = 0) -> list[float]:
         """Return the times of one heat, in microseconds; a heat whose clocks disagree is measured again."""
-        nursery = self.nurseries[start] if self.nurseries else benches[0].nursery
+        nurseries = [self.starts[start](bench) if self.starts else bench.nursery for bench in benches]
         arms = [arm_of(bench, case) for bench in benches]
         for attempt in range(SUSPECT_HEATS):
-            heat = Heat(case, arms, size, nursery, benches[0].rng)
+            heat = Heat(case, arms, size, nurseries, benches[0].rng)
             try:
                 return heat.measure()
             except TimingFailed as failed:

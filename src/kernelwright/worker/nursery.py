@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,8 @@ from kernelwright.worker.wards import Ward, Wards
 DESCRIPTORS = 5
 """Control socket, artefact, input slab, output slab, log."""
 MOST_LEVEL_BYTES = 1024
+NATIVE = ("cpp",)
+"""Languages a plain nursery serves: it imports no framework, so that there is none in memory to borrow from."""
 
 
 @dataclass
@@ -142,10 +144,10 @@ def _close_all_but(*kept: int) -> None:
         last = descriptor
 
 
-def _backends() -> dict[str, ModuleType]:
+def _backends(only: Sequence[str] | None) -> dict[str, ModuleType]:
     """Return the backends that can be imported here; looking one up costs a runner 6 ms."""
     found = {}
-    for name in plugins.names("backends"):
+    for name in only or plugins.names("backends"):
         with suppress(KernelwrightError):
             found[name] = plugins.load("backends", name)
     return found
@@ -173,12 +175,13 @@ def main(descriptor: int, without: list[str]) -> None:
         # A judge that died before the line above killed nobody; importing would outlive it by seconds.
         if not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
             return
-    import torch  # noqa: F401 - imported once here, inherited by every runner
+    if "plain" not in without:
+        import torch  # noqa: F401 - imported once here, inherited by every runner
 
     if "device" in without:
         from kernelwright.worker import device  # noqa: F401 - and what a launcher needs, likewise
 
-    nursery = Nursery(channel, ground, wards, _backends())
+    nursery = Nursery(channel, ground, wards, _backends(NATIVE if "plain" in without else None))
     gc.collect()
     gc.freeze()
     nursery.serve()
