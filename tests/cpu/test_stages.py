@@ -231,11 +231,11 @@ def test_the_honest_kernel_passes_every_stage(room: Judge, problem: Problem) -> 
     assert first_failure(room, problem, cpp(HONEST), stages) is None
 
 
-def test_with_the_guards_off_a_refused_symbol_is_left_to_what_happens_when_it_runs(
-    room: Judge, problem: Problem
-) -> None:
+def test_what_was_built_is_audited_with_the_guards_off_too(room: Judge, problem: Problem) -> None:
     bench = replace(room.bench(problem, cpp(SPECIMENS["wants the network"][0])), guards_off=True)
-    assert run_stage(Stage.BUILD, bench)[1] is None
+    failure = run_stage(Stage.BUILD, bench)[1]
+    assert failure is not None
+    assert (failure.status, "socket" in failure.reason) == (Status.REFUSED, True)
     hopeless = replace(room.bench(problem, cpp("int main() { return 0; }")), guards_off=True)
     assert run_stage(Stage.GUARDS, hopeless)[1] is None
 
