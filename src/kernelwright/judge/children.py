@@ -156,7 +156,8 @@ def build(request: BuildRequest, home: Path) -> BuildReply:
 class Runner:
     """One disposable process on one arena: what the two ways of starting one have in common."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, nursery: Service, home: Path) -> None:
+        self.nursery = nursery
         self.folder = tempfile.TemporaryDirectory(dir=home, prefix="runner-", ignore_cleanup_errors=True)
         self.log = tempfile.TemporaryFile(dir=home)
         self.number = 0
@@ -166,8 +167,10 @@ class Runner:
         self.memory_bytes = self.peak_bytes = 0
 
     def end(self) -> int:
-        """Kill the process and return its exit code."""
-        raise NotImplementedError
+        """Have the nursery kill and reap it, and return its exit code."""
+        reaped = self.nursery.ask(Reap(pid=self.pid), [], REAPED)
+        self.peak_bytes = reaped.peak_bytes
+        return reaped.exit_code
 
     def __enter__(self) -> Self:
         return self
@@ -320,8 +323,7 @@ class ForkedRunner(Runner):
         home: Path,
         memory_bytes: int | None = None,
     ) -> None:
-        super().__init__(home)
-        self.nursery = nursery
+        super().__init__(nursery, home)
         self.returns_outputs = _returns_outputs(backend)
         self.memory_bytes = memory_budget(arena) if memory_bytes is None else memory_bytes
         order = Spawn(folder=self.folder.name, memory_bytes=self.memory_bytes)
@@ -353,19 +355,12 @@ class ForkedRunner(Runner):
         if self.returns_outputs:
             super().collect(timeout_s)
 
-    def end(self) -> int:
-        """Have the nursery kill and reap it."""
-        reaped = self.nursery.ask(Reap(pid=self.pid), [], REAPED)
-        self.peak_bytes = reaped.peak_bytes
-        return reaped.exit_code
-
 
 class LaunchedRunner(Runner):
     """The trusted launcher on a GPU, forked without a context: plans of tier A, and baselines."""
 
     def __init__(self, nursery: Service, job: DeviceJob, arena: Arena, home: Path) -> None:
-        super().__init__(home)
-        self.nursery = nursery
+        super().__init__(nursery, home)
         self.times = Slab("times", TIMES_BYTES)
         inputs_fd = arena.inputs.read_only_descriptor()
         handed = [self.theirs.fileno(), inputs_fd, arena.outputs.descriptor, self.times.descriptor]
@@ -389,7 +384,6 @@ class LaunchedRunner(Runner):
         seconds: list[float] = self.times.bytes_view(0, 8 * len(order.order)).view(torch.float64).tolist()
         return seconds
 
-    def end(self) -> int:
-        """Have the nursery kill and reap it."""
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
         self.times.close()
-        return self.nursery.ask(Reap(pid=self.pid), [], REAPED).exit_code
