@@ -13,7 +13,7 @@ from kernelwright.core.device import Device
 from kernelwright.core.events import Body, RunStarted
 from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.tree import Tree
-from kernelwright.engine.loop import Run, backends, optimize
+from kernelwright.engine.loop import Run, backends, optimize, trace
 from kernelwright.engine.service import JudgeClient, Show
 from kernelwright.hardware.calibrate import ceilings
 from kernelwright.hardware.detect import cpu_device, usable_cores
@@ -61,6 +61,8 @@ def start(config: RunConfig, home: Path, show: Show) -> Path:
                 tree.apply(body)
 
         record([RunStarted(config=_shown(config), versions=versions(), device=device)])
+        run = Run(config, device, threads, folder, record, tree, show)
+        traced = trace(run)  # first: a model that cannot be loaded is said before anything is measured
         settings = JudgeSettings(
             threads=threads,
             max_pairs=config.max_pairs,
@@ -72,7 +74,7 @@ def start(config: RunConfig, home: Path, show: Show) -> Path:
         )
         judge = JudgeClient(settings, show)
         try:
-            optimize(Run(config, device, threads, folder, record, tree, show), judge)
+            optimize(run, judge, traced)
         finally:
             judge.close()
     return folder

@@ -63,9 +63,8 @@ class Run:
     show: Show
 
 
-def optimize(run: Run, judge: JudgeClient) -> None:
-    """Carry out the run."""
-    traced = trace(run)
+def optimize(run: Run, judge: JudgeClient, traced: ModelTraced) -> None:
+    """Carry out the run on a traced model."""
     try:
         for problem in problems(run, traced):
             run.record([ProblemFound(problem=problem)])
