@@ -10,7 +10,7 @@ import hashlib
 import mmap
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
@@ -165,6 +165,11 @@ class Arena:
                 self.view(number, spec, dtype=kind).fill_(self._poison(spec.dtype))
         # Poisoning hundreds of small outputs one by one costs more than timing them; later rounds copy this blank.
         self.blank = whole.clone()
+
+    def has_poison(self, dtypes: Iterable[DType]) -> bool:
+        """Tell in one pass whether any output element of these types may still carry the poison."""
+        whole = self.outputs.bytes_view(0, self.outputs.nbytes)
+        return any(bool((whole.view(BITS[kind][0]) == self._poison(kind)).any()) for kind in set(dtypes))
 
     def untouched(self, first: int, count: int) -> bool:
         """Tell whether the outputs of calls are, to the byte, as they were poisoned."""

@@ -207,7 +207,9 @@ class Heat:
     def _check_timed(self, place: int) -> None:
         """Check what was just timed: every call wrote all of its outputs, and random ones are right."""
         arena, arm = self.arenas[place], self.arms[place]
-        for number in range(self.calls):
+        # One pass over all of them first: call by call it cost more than the timing.
+        suspicious = arena.has_poison(spec.dtype for spec in self.case.outputs)
+        for number in range(self.calls if suspicious else 0):
             for spec in self.case.outputs:
                 if left := arena.unwritten(number, spec):
                     reason = f"{left} elements of {spec.name!r} never written in a timed call"
