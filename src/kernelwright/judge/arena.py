@@ -10,7 +10,8 @@ import hashlib
 import mmap
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 
@@ -100,6 +101,12 @@ class Arena:
         self.poison_payload = rng.getrandbits(62)
         self.canary = rng.randrange(1, 255)
         self.blank: torch.Tensor | None = None
+        self.generator = torch.Generator(self.where).manual_seed(rng.getrandbits(62))
+
+    @property
+    def where(self) -> str:
+        """Return torch's name of the device the buffers lie on."""
+        return "cpu" if self.index is None else f"cuda:{self.index}"
 
     def make_slab(self, name: str, nbytes: int) -> Slab:
         """Return memory for all inputs, or all outputs."""
@@ -155,6 +162,9 @@ class Arena:
     def poison_outputs(self) -> None:
         """Make every output element a NaN with this arena's payload and every byte around it the canary."""
         whole = self.outputs.bytes_view(0, self.outputs.nbytes)
+        if kind := self._seamless:
+            whole.view(BITS[kind][0]).fill_(self._poison(kind))
+            return
         if self.blank is not None:
             whole.copy_(self.blank)
             return
@@ -166,23 +176,33 @@ class Arena:
         # Poisoning hundreds of small outputs one by one costs more than timing them; later rounds copy this blank.
         self.blank = whole.clone()
 
-    def has_poison(self, dtypes: Iterable[DType]) -> bool:
-        """Tell in one pass whether any output element of these types may still carry the poison."""
-        whole = self.outputs.bytes_view(0, self.outputs.nbytes)
-        return any(bool((whole.view(BITS[kind][0]) == self._poison(kind)).any()) for kind in set(dtypes))
-
-    def untouched(self, first: int, count: int) -> bool:
-        """Tell whether the outputs of calls are, to the byte, as they were poisoned."""
-        assert self.blank is not None, "poison the outputs first"
-        regions = [
-            region
-            for call in self.calls[first : first + count]
-            for region in call.regions.values()
-            if region.slab == "outputs"
+    @cached_property
+    def _seamless(self) -> DType | None:
+        """Return the type of all outputs if nothing but their elements lies in the slab: one fill poisons them."""
+        outputs = [
+            (spec, call.regions[spec.name]) for call in self.calls for spec in self.cases[call.case].outputs
         ]
-        start = min(region.offset for region in regions)
-        length = max(region.offset + region.length for region in regions) - start
-        return torch.equal(self.outputs.bytes_view(start, length), self.blank[start : start + length])
+        kinds = {spec.dtype for spec, _ in outputs}
+        is_dense = all(spec.is_contiguous and spec.nbytes == region.length > 0 for spec, region in outputs)
+        return kinds.pop() if is_dense and len(kinds) == 1 else None
+
+    def sampled(self, first: int, count: int, samples: int) -> tuple[int, int]:
+        """Return how many random output elements of calls of one case were looked at, and how many are still poison."""
+        looked = left = 0
+        for spec in self.cases[self.calls[first].case].outputs:
+            numbers = range(first, first + count)
+            if spec.numel <= samples or not spec.is_contiguous:
+                looked += spec.numel * count
+                left += sum(self.unwritten(number, spec) for number in numbers)
+                continue
+            regions = [self.calls[number].regions[spec.name] for number in numbers]
+            starts = [(one.offset + one.start) // spec.dtype.itemsize + spec.offset for one in regions]
+            places = torch.randint(spec.numel, (count, samples), generator=self.generator, device=self.where)
+            places += torch.tensor(starts, device=self.where)[:, None]
+            whole = self.outputs.bytes_view(0, self.outputs.nbytes).view(BITS[spec.dtype][0])
+            looked += count * samples
+            left += int((whole[places.view(-1)] == self._poison(spec.dtype)).sum())
+        return looked, left
 
     def _poison(self, dtype: DType) -> int:
         _, quiet, free = BITS[dtype]

@@ -14,8 +14,8 @@ from kernelwright.judge import clock, device_heat
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 
-HEATS = 3
-"""Fresh process pairs behind a certified timing."""
+HEATS = 4
+"""Fresh processes behind a certified timing."""
 CACHED = 4
 """A CPU's floor is of main memory: it binds a case only if its buffers exceed the last-level cache this many times."""
 
