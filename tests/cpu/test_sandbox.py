@@ -28,10 +28,10 @@ from kernelwright.core.messages import BuildRequest, Evaluate, JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.service import JudgeClient
-from kernelwright.judge import children
 from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import ForkedRunner, Lost, Service
+from kernelwright.judge.foundry import Foundry
 from kernelwright.ops import rmsnorm
 from kernelwright.worker import landlock, seccomp
 from kernelwright.worker.builder import _copy_out
@@ -634,7 +634,8 @@ def test_a_build_reads_its_toolchain_only(tmp_path: Path, secret: list[Path]) ->
     source = f'#include "{secret[0]}"\n' + SEED
     tmp_path.chmod(0o755)
     request = BuildRequest(backend="cpp", source=source, folder=str(tmp_path))
-    (result,) = children.build(request, tmp_path).results
+    foundry = Foundry(tmp_path)
+    (result,) = foundry.build(request).results
     assert (result.status, "planted-" in result.log, "sk-planted" in result.log) == (
         Status.BUILD_FAILED,
         True,
@@ -642,9 +643,8 @@ def test_a_build_reads_its_toolchain_only(tmp_path: Path, secret: list[Path]) ->
     )
     asm = f'asm(".section .rodata\\n.incbin \\"{secret[0]}\\"");\n'
     (other := tmp_path / "other").mkdir()
-    (result,) = children.build(
-        BuildRequest(backend="cpp", source=asm + SEED, folder=str(other)), tmp_path
-    ).results
+    (result,) = foundry.build(BuildRequest(backend="cpp", source=asm + SEED, folder=str(other))).results
+    foundry.close()
     assert result.status is Status.BUILD_FAILED
 
 

@@ -47,8 +47,10 @@ def install(tmp_path, monkeypatch):
         for name, text in modules.items():
             (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
+        plugins.load.cache_clear()
 
-    return make
+    yield make
+    plugins.load.cache_clear()
 
 
 @pytest.mark.parametrize("drawer", plugins.DRAWERS)

@@ -38,6 +38,8 @@ from kernelwright.core.verdict import Status
 SUMMARY = "CUDA C++ kernels with a launch plan, through NVRTC; NVIDIA GPUs"
 EXTENSION = ".cu"
 TIER = "A"
+BUILD_IMPORTS = ("cuda.bindings.nvrtc",)
+"""What every build would import, paid once by the parent of builders."""
 NOTES = """\
 One file of device code: `extern "C" __global__` kernels; `PARAMS` and `plan` in a block comment /*kernelwright */.
 - `constants` of a launch become macros behind the included headers. KW_KERNEL_<name> is defined for the kernel

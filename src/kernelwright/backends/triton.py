@@ -44,6 +44,13 @@ from kernelwright.core.verdict import Status
 SUMMARY = "Triton and Gluon kernels with a launch plan; NVIDIA and AMD GPUs, the interpreter on CPUs"
 EXTENSION = ".py"
 TIER = "A"
+BUILD_IMPORTS = (
+    "triton.compiler",
+    "triton.experimental.gluon._runtime",
+    "triton.backends.nvidia.compiler",
+    "triton.backends.amd.compiler",
+)
+"""What every build would import: a second and more, paid once by the parent of builders."""
 NOTES = """\
 One Python file: imports of triton, triton.language, triton.experimental.gluon and math; literal constants (those a
 kernel reads as `NAME = tl.constexpr(value)`); `PARAMS`; functions under @triton.jit or @gluon.jit; `plan`.

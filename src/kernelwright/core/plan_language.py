@@ -16,6 +16,7 @@ import math
 import operator
 import reprlib
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +28,8 @@ from kernelwright.core.plan import LaunchPlan
 
 MAX_NODES = 4000
 MAX_INTEGER = 1 << 63
+PARSED_PLANS = 64
+"""Parsed plans kept: one evaluation asks for the same one a hundred times, at 5 ms each."""
 MAX_PARTS = 4096
 """Values and characters one value may hold: a plan of 64 launches needs half of it; doubling soon exceeds it."""
 
@@ -177,6 +180,7 @@ def first_values(source: str) -> dict[str, ParamValue]:
     return {name: values[0] for name, values in parse_params(source).items()}
 
 
+@lru_cache(maxsize=PARSED_PLANS)
 def parse_plan(source: str) -> ast.FunctionDef:
     """Return the checked `plan` function of a candidate's source."""
     module = _module(source)

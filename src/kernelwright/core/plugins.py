@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
@@ -40,8 +41,9 @@ def names(drawer: str) -> list[str]:
     return sorted(own | foreign.keys())
 
 
+@cache
 def load(drawer: str, name: str) -> ModuleType:
-    """Import one thing of a drawer by its name."""
+    """Import one thing of a drawer by its name; looking it up reads the metadata of every installed package, once."""
     if name not in (known := names(drawer)):
         raise UnknownName(DRAWERS[drawer], name, known)
     try:

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from kernelwright.core import plugins
@@ -14,7 +14,7 @@ from kernelwright.core.messages import BuildRequest
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
-from kernelwright.judge import children
+from kernelwright.judge.foundry import Foundry
 
 UNITS_PER_BUILDER = 8
 """Kernels one builder process compiles: its start-up is paid once for them, the rest goes to other cores."""
@@ -29,6 +29,10 @@ class Builds:
         self.folder = folder
         self.home = home
         self.jobs = jobs
+        self.foundry = Foundry(home)
+        self.pool, self.background = ThreadPoolExecutor(jobs), ThreadPoolExecutor(jobs)
+        self.coming: dict[Path, Future[object]] = {}
+        """Builds under way that nobody waits for yet."""
         self.fingerprints: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -53,7 +57,7 @@ class Builds:
                 values=dict(values),
                 folder=self._scratch(),
             )
-            (result,) = children.build(request, self.home).results
+            (result,) = self.foundry.build(request).results
             self._store(place, Path(request.folder), result)
             shutil.rmtree(request.folder, ignore_errors=True)
             if result.status not in LASTING:
@@ -66,32 +70,55 @@ class Builds:
     ) -> dict[str, BuildResult]:
         """Return a result per unit hash, compiling what the cache lacks on all cores."""
         places = {unit.hash: self.folder / self._key(candidate, [unit.hash, target]) for unit in units}
+        for place in places.values():
+            if coming := self.coming.pop(place, None):
+                coming.result()
         missing = [unit for unit in units if not (places[unit.hash] / "result.json").exists()]
         missing = list({unit.hash: unit for unit in missing}.values())
         size = max(1, min(UNITS_PER_BUILDER, -(-len(missing) // self.jobs)))
         chunks = [missing[start : start + size] for start in range(0, len(missing), size)]
 
-        def compile_chunk(chunk: list[KernelUnit]) -> dict[str, BuildResult]:
-            request = BuildRequest(
-                backend=candidate.backend,
-                source=candidate.source,
-                folder=self._scratch(),
-                units=tuple(chunk),
-                target=target,
-            )
-            results = children.build(request, self.home).results
-            for unit, result in zip(chunk, results, strict=True):
-                self._store(places[unit.hash], Path(request.folder), result)
-            shutil.rmtree(request.folder, ignore_errors=True)
-            return {
-                unit.hash: one for unit, one in zip(chunk, results, strict=True) if one.status not in LASTING
-            }
-
-        with ThreadPoolExecutor(self.jobs) as pool:
-            passing = {
-                key: result for part in pool.map(compile_chunk, chunks) for key, result in part.items()
-            }
+        parts = self.pool.map(lambda chunk: self._compile(candidate, chunk, target), chunks)
+        passing = {key: result for part in parts for key, result in part.items()}
         return {unit.hash: passing.get(unit.hash) or _stored(places[unit.hash]) for unit in units}
+
+    def get_ahead(self, candidate: Candidate, units: Sequence[KernelUnit], target: str) -> None:
+        """Start compiling what the cache lacks and come back at once; `get_units` waits for what it needs of it."""
+        for unit in units:
+            place = self.folder / self._key(candidate, [unit.hash, target])
+            if place not in self.coming and not (place / "result.json").exists():
+                self.coming[place] = self.background.submit(self._compile, candidate, [unit], target)
+
+    def _compile(
+        self, candidate: Candidate, units: Sequence[KernelUnit], target: str
+    ) -> dict[str, BuildResult]:
+        """Compile units in one builder; return those that are not worth remembering."""
+        request = BuildRequest(
+            backend=candidate.backend,
+            source=candidate.source,
+            folder=self._scratch(),
+            units=tuple(units),
+            target=target,
+        )
+        results = self.foundry.build(request).results
+        for unit, result in zip(units, results, strict=True):
+            place = self.folder / self._key(candidate, [unit.hash, target])
+            self._store(place, Path(request.folder), result)
+        shutil.rmtree(request.folder, ignore_errors=True)
+        return {unit.hash: one for unit, one in zip(units, results, strict=True) if one.status not in LASTING}
+
+    def drop(self) -> None:
+        """Forget builds that have not begun: nobody will ask for them."""
+        for coming in self.coming.values():
+            coming.cancel()
+        self.coming.clear()
+
+    def close(self) -> None:
+        """Drop what nobody waits for and end the builders' parent."""
+        self.drop()
+        for pool in (self.pool, self.background):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.foundry.close()
 
     def collect_units(
         self, candidate: Candidate, units: Sequence[KernelUnit], target: str, folder: Path

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from kernelwright.core import plugins
@@ -14,7 +15,7 @@ from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_plan,
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
-from kernelwright.judge.children import ForkedRunner, LaunchedRunner, Lost, Runner, Service
+from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched
 
 LOAD_SECONDS = 60.0
 
@@ -71,6 +72,15 @@ def compile_cases(
     return plans
 
 
+def compile_ahead(candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds) -> None:
+    """Start compiling for cases later stages will ask for, on other cores, while the device works."""
+    units: list[KernelUnit] = []
+    for case in cases:
+        with suppress(Lost):  # what a plan declines or fails on is told by the stage that asks for it
+            units += units_of(plan_for(candidate, case, device), case)
+    builds.get_ahead(candidate, units, device.arch)
+
+
 def collect(candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds, home: Path) -> str:
     """Return a folder that holds every compiled kernel the cases need."""
     folder = tempfile.mkdtemp(dir=home, prefix="units-")
@@ -101,7 +111,7 @@ def open_runner(
     """Return a runner that is ready for every call of the arena."""
     runner: Runner
     if launches_plans(candidate, device):
-        runner = LaunchedRunner(nursery, device_job(candidate, arena, device, builds, home), arena, home)
+        runner = launched(nursery, device_job(candidate, arena, device, builds, home), arena, home)
     else:
         backend = plugins.load("backends", candidate.backend)
         for case in arena.cases if backend.TIER == "A" else ():

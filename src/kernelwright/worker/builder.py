@@ -1,4 +1,4 @@
-"""The builder: one source in, one artefact in a folder out. Started fresh for every build.
+"""The builder: one source in, one artefact in a folder out. A fresh process for every build, forked by the foundry.
 
 1. This process reads the request and never touches the source. It forks a second one into namespaces of its own.
 2. The second one shuts itself in with a folder in memory and builds there: a source can read the toolchain and its
@@ -102,6 +102,8 @@ def main() -> None:
     request = read_message(sys.stdin.buffer, BUILD_REQUEST)
     if request is None:
         return
+    # The answer's channel may be the request's: nothing that is started here may hold it open.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     libc.prctl(libc.PR_SET_CHILD_SUBREAPER, 1)
     libc.prctl(libc.PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, _end)

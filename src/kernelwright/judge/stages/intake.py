@@ -10,7 +10,7 @@ from kernelwright.core.case import Distribution
 from kernelwright.core.messages import BuildRequest
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.verdict import Status
-from kernelwright.judge import children, delegation
+from kernelwright.judge import delegation
 from kernelwright.judge.children import Lost
 from kernelwright.judge.elf import code_digest
 from kernelwright.judge.execution import compile_cases, units_of
@@ -83,7 +83,7 @@ def rebuild(bench: Bench) -> Found:
             values=dict(choice.values),
             folder=tempfile.mkdtemp(dir=bench.home, prefix="rebuild-"),
         )
-        (again,) = children.build(request, bench.home).results
+        (again,) = bench.builds.foundry.build(request).results
         second = Path(request.folder) / Path(again.artefact or "missing").name
         same = second.is_file() and code_digest(second.read_bytes()) == code_digest(artefact.read_bytes())
         shutil.rmtree(request.folder, ignore_errors=True)
@@ -107,7 +107,7 @@ def _rebuild_units(bench: Bench) -> Found:
         units=tuple(units.values()),
         target=device.arch,
     )
-    results = children.build(request, bench.home).results
+    results = bench.builds.foundry.build(request).results
     different = [
         unit.kernel
         for unit, again in zip(units.values(), results, strict=True)
