@@ -152,7 +152,8 @@ def bind(
 
 def _loaded(source: str, objects: Mapping[str, str]) -> types.ModuleType:
     """Execute the file as a module of a real file (jitted functions need one), its doors already open."""
-    path = Path.cwd() / f"candidate_{digest(source)[:16]}.py"
+    # Relative: the folders above may be closed to the user this runs as.
+    path = Path(f"candidate_{digest(source)[:16]}.py")
     path.write_text(source)
     tree = ast.parse(source)
     tree.body = [

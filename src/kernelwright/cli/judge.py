@@ -131,6 +131,14 @@ def _answer(wish: Wish, finding: Finding) -> JudgeAnswer:
     )
 
 
+def _word(stage: StageResult) -> tuple[str, str]:
+    """Return how a stage ended, and in which colour to say so."""
+    if not stage.passed:
+        return "failed", "red"
+    # Only a stage that had nothing to check passes with a reason.
+    return ("skipped", "yellow") if stage.reason else ("passed", "green")
+
+
 def _print(answer: JudgeAnswer) -> None:
     from rich.text import Text
 
@@ -142,7 +150,8 @@ def _print(answer: JudgeAnswer) -> None:
     for stage in answer.stages:
         where = f" ({stage.failing_case})" if stage.failing_case else ""
         line = Text(f"{stage.stage.value:15} ")
-        line.append(f"{'passed' if stage.passed else 'failed':7}", "green" if stage.passed else "red")
+        word, colour = _word(stage)
+        line.append(f"{word:7}", colour)
         line.append(f" {stage.checked:7d} {stage.seconds:8.1f}  {stage.reason}{where}".rstrip())
         console.print(line, soft_wrap=True)
     for timed in answer.timing.cases if answer.timing else ():

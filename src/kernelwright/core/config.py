@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from kernelwright.core.errors import BadConfig
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.model_spec import Mode, ModelMode, ModelOptions, Precision, parse_input
 
 CONFIG_FILE = "kernelwright.toml"
 
@@ -17,7 +18,21 @@ class RunConfig(Frozen):
     """Settings of a run; the resolved value is event zero of the journal."""
 
     model: str | None = None
-    """Model to optimise: `path.py:factory`."""
+    """Model to optimise: `path.py:factory`, `package.module:Class` or `hf:NAME-or-folder`."""
+    input: tuple[str, ...] = Field(default=(), strict=False)
+    """Inputs by shape, such as `1,512:int64`; none means the model's file makes them."""
+    input_function: str | None = None
+    """Function of the model's file that makes the inputs; None means `sample_inputs`."""
+    dtype: Precision = None
+    """Element type of the weights; None leaves them as built."""
+    device: str | None = None
+    """Where the model runs: `cpu`, `cuda`, `cuda:1`; None leaves it where it was built."""
+    mode: Mode = ModelMode.INFERENCE
+    """How the model is called: `inference`, `eval` (gradients recorded) or `train`."""
+    download: bool = False
+    """Whether a model of the Hugging Face hub that is not on this disk may be fetched."""
+    hf_cache: str | None = None
+    """Folder of models fetched from the hub; None means `.cache/huggingface/hub` in the user's home."""
     backend: str = "auto"
     """Language of the candidates; `auto` takes every one a run can use."""
     threads: int = Field(default=0, ge=0)
@@ -32,6 +47,18 @@ class RunConfig(Frozen):
     """Random legal shapes drawn for each evaluation, unknown to the author."""
     journal_url: str | None = None
     """SQLAlchemy URL of a shared journal; None keeps it in the run folder."""
+
+    def model_options(self) -> ModelOptions:
+        """Return what goes with the model's name, as the model process is told it."""
+        return ModelOptions(
+            inputs=tuple(parse_input(text) for text in self.input),
+            input_function=self.input_function,
+            dtype=self.dtype,
+            device=self.device,
+            mode=self.mode,
+            download=self.download,
+            hf_cache=self.hf_cache,
+        )
 
 
 def _refuse_unknown(where: str, values: Mapping[str, object]) -> None:
@@ -66,5 +93,7 @@ def resolve(flags: Mapping[str, object], file_values: Mapping[str, object], wher
         key = str(first["loc"][0])
         source = "command line" if key in given else where
         raise BadConfig(
-            source, f"setting {key!r}: {first['msg']}", f"Given was {first['input']!r}."
+            source,
+            f"setting {key!r}: {first['msg'].removeprefix('Value error, ')}",
+            f"Given was {first['input']!r}.",
         ) from error

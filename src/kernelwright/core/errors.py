@@ -147,6 +147,37 @@ class ModelNotLoadable(KernelwrightError):
         super().__init__(f"Model {spec!r} cannot be loaded: {problem}. {remedy}")
 
 
+class InputsDoNotFit(KernelwrightError):
+    """Inputs a user's model cannot be called with."""
+
+    def __init__(self, spec: str, problem: str, remedy: str) -> None:
+        super().__init__(f"The inputs do not fit the model {spec!r}: {problem}. {remedy}")
+
+
+class OutOfMemory(KernelwrightError):
+    """A model or a call of it that is larger than the memory there is."""
+
+    def __init__(self, spec: str, need: str, free: str, remedy: str) -> None:
+        super().__init__(f"Model {spec!r} is out of memory: {need}, and {free}. {remedy}")
+
+
+class DeviceMissing(KernelwrightError):
+    """A device that was asked for and is not there."""
+
+    def __init__(self, device: str, found: str, remedy: str) -> None:
+        super().__init__(f"Device {device!r} was asked for, but {found}. {remedy}")
+
+
+class PackageMissing(KernelwrightError):
+    """An optional package that something asked for needs."""
+
+    def __init__(self, package: str, purpose: str, extra: str) -> None:
+        super().__init__(
+            f"The package {package!r} is not installed; {purpose} needs it. "
+            f"Install it: pip install 'kernelwright[{extra}]'."
+        )
+
+
 class NothingToOptimize(KernelwrightError):
     """A model in which no known op was found."""
 

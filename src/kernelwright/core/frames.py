@@ -108,6 +108,10 @@ ROUNDING = 0xF9
 """Code of a DECLINED reply: the processor's rounding or flushing of floats was left changed."""
 DELEGATED = 0xDE
 """Code of a DECLINED reply: the framework's own operators did the work. A runner can only accuse itself."""
+WAITED = 0xB5
+"""Code of a DECLINED reply: calls on streams of their own did not end before the legacy default stream was free."""
+UNCAPTURED = 0xCA
+"""Code of a DECLINED reply: host code cannot be captured in a graph."""
 
 
 class Reply(NamedTuple):

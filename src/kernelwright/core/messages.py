@@ -2,10 +2,11 @@
 
 engine -> judge: `Describe`, `Evaluate`, `Compare`; judge -> engine: `Progress`, then an answer or `Fault`.
 judge -> builder: `BuildRequest`; builder -> judge: `BuildReply`.
-judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`;
-runner -> judge: only the 16-byte replies of `core/frames`.
+judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`,
+on a GPU also `Overlap`, `Capture`, `Replay`; runner -> judge: only the 16-byte replies of `core/frames`.
 judge -> reference: `ReferenceRequest`, `Describe`; reference -> judge: `ReferenceDone`, `Described`.
-engine -> model: `TraceModel`, `VerifyModel`; model -> engine: `ModelTraced`, `ModelTimed` or `Fault`.
+engine -> model: `TraceModel`, `ExtractModel`, `VerifyModel`; model -> engine: `ModelTraced`, `ModelExtracted`,
+`ModelTimed` or `Fault`.
 """
 
 from typing import Annotated, Literal
@@ -16,9 +17,11 @@ from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.device import Ceilings
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.model_spec import ModelOptions
 from kernelwright.core.plan import KernelUnit, LaunchPlan
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.problem import Problem
+from kernelwright.core.region import Extracted
 from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
 
 
@@ -257,12 +260,44 @@ class Time(Frozen):
     number: int = Field(default=0, ge=0)
 
 
-RunnerOrder = Annotated[Job | Run | Collect | DeviceJob | Time, Field(discriminator="type")]
+class Overlap(Frozen):
+    """Execute calls on several streams at once, while the legacy default stream is blocked."""
+
+    type: Literal["overlap"] = "overlap"
+    warm: tuple[int, ...] = Field(min_length=1)
+    """Per stream a call it makes before: what is loaded or compiled then does not wait for anything later."""
+    lanes: tuple[tuple[int, ...], ...] = Field(min_length=1)
+    """Per stream the calls it makes, in order."""
+    blocked_ms: int = Field(ge=1)
+    """How long the legacy default stream is blocked: all lanes must end before."""
+    number: int = Field(default=0, ge=0)
+
+
+class Capture(Frozen):
+    """Capture a call in a graph and keep it."""
+
+    type: Literal["capture"] = "capture"
+    call: int = Field(ge=0)
+    number: int = Field(default=0, ge=0)
+
+
+class Replay(Frozen):
+    """Replay the captured graph."""
+
+    type: Literal["replay"] = "replay"
+    is_aside: bool = False
+    """Whether on a stream of its own."""
+    number: int = Field(default=0, ge=0)
+
+
+RunnerOrder = Annotated[
+    Job | Run | Collect | DeviceJob | Time | Overlap | Capture | Replay, Field(discriminator="type")
+]
 RUNNER_ORDER: TypeAdapter[RunnerOrder] = TypeAdapter(RunnerOrder)
 
 
 class Spawn(Frozen):
-    """Ask the nursery for a fresh runner; five descriptors ride along."""
+    """Ask the nursery for a fresh runner; its descriptors ride along."""
 
     type: Literal["spawn"] = "spawn"
     folder: str
@@ -272,6 +307,8 @@ class Spawn(Frozen):
     addresses without end."""
     kind: Literal["runner", "launcher"] = "runner"
     """What to be: a candidate's own process, or the trusted launcher of plans."""
+    device: int = Field(default=0, ge=0)
+    """The GPU a launcher gets ready on before it is given its job."""
 
 
 class Reap(Frozen):
@@ -281,6 +318,18 @@ class Reap(Frozen):
     pid: int
 
 
+class StartBuilder(Frozen):
+    """Ask the foundry for a fresh builder; its conversation and its log ride along as descriptors."""
+
+    type: Literal["start_builder"] = "start_builder"
+    backend: str
+    """Whose compilers it needs."""
+    folder: str
+    """Working folder of the builder, its own."""
+
+
+FoundryOrder = Annotated[StartBuilder | Reap, Field(discriminator="type")]
+FOUNDRY_ORDER: TypeAdapter[FoundryOrder] = TypeAdapter(FoundryOrder)
 NurseryOrder = Annotated[Spawn | Reap, Field(discriminator="type")]
 NURSERY_ORDER: TypeAdapter[NurseryOrder] = TypeAdapter(NurseryOrder)
 
@@ -352,6 +401,18 @@ class TraceModel(Frozen):
 
     type: Literal["trace"] = "trace"
     spec: str
+    options: ModelOptions = ModelOptions()
+    """Inputs, element type, device and mode."""
+    threads: int = Field(ge=1)
+
+
+class ExtractModel(Frozen):
+    """Ask the model process for the problems a model consists of."""
+
+    type: Literal["extract"] = "extract"
+    spec: str
+    options: ModelOptions = ModelOptions()
+    """Inputs, element type, device and mode."""
     threads: int = Field(ge=1)
 
 
@@ -363,6 +424,14 @@ class FoundRegion(Frozen):
     share: float = Field(ge=0, le=1)
 
 
+class GraphBreak(Frozen):
+    """Where a model could not be captured in one piece."""
+
+    reason: str
+    where: str
+    """File and line in the model's code."""
+
+
 class ModelTraced(Frozen):
     """What the model consists of, as far as it is known."""
 
@@ -372,6 +441,18 @@ class ModelTraced(Frozen):
     """Median time of one forward call."""
     graphs: int
     """Graphs dynamo captured; more than one means graph breaks."""
+    breaks: tuple[GraphBreak, ...] = ()
+
+
+class ModelExtracted(Frozen):
+    """The problems a model consists of, overlapping ones included."""
+
+    type: Literal["extracted"] = "extracted"
+    problems: tuple[Extracted, ...]
+    nodes: int = Field(ge=0)
+    """Operations in all graphs."""
+    graphs: int = Field(ge=0)
+    breaks: tuple[GraphBreak, ...] = ()
 
 
 class Winner(Frozen):
@@ -392,6 +473,8 @@ class VerifyModel(Frozen):
 
     type: Literal["verify"] = "verify"
     spec: str
+    options: ModelOptions = ModelOptions()
+    """Inputs, element type, device and mode."""
     threads: int = Field(ge=1)
     winners: tuple[Winner, ...]
     rounds: int = Field(ge=1)
@@ -416,7 +499,9 @@ class ModelTimed(Frozen):
     fallbacks: int = Field(ge=0)
 
 
-ModelRequest = Annotated[TraceModel | VerifyModel, Field(discriminator="type")]
+ModelRequest = Annotated[TraceModel | ExtractModel | VerifyModel, Field(discriminator="type")]
 MODEL_REQUEST: TypeAdapter[ModelRequest] = TypeAdapter(ModelRequest)
-ModelAnswer = Annotated[Progress | Fault | ModelTraced | ModelTimed, Field(discriminator="type")]
+ModelAnswer = Annotated[
+    Progress | Fault | ModelTraced | ModelExtracted | ModelTimed, Field(discriminator="type")
+]
 MODEL_ANSWER: TypeAdapter[ModelAnswer] = TypeAdapter(ModelAnswer)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -22,6 +22,51 @@ if TYPE_CHECKING:
 
 Tensors = Mapping[str, "Tensor"]
 Scalars = Mapping[str, bool | int | float]
+
+
+@dataclass(frozen=True)
+class View:
+    """How a tensor of a case and a value of a captured graph are made from each other: by methods that move no data.
+
+    `node` is torch.fx's; core does not know torch, hence `Any`. Steps are method names with integers: `("reshape",
+    (512, 256))`. An input of the case is the node's value after the steps; an output of the case, after the steps, is
+    the node's value.
+    """
+
+    node: Any
+    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    def applied(self, tensor: Any) -> Any:
+        """Return a tensor after the steps."""
+        for method, numbers in self.steps:
+            tensor = getattr(tensor, method)(*numbers)
+        return tensor
+
+
+@dataclass(frozen=True)
+class Match:
+    """An op found in a captured graph: the case it runs there, and where the case's tensors come from and go to."""
+
+    case: Case
+    inputs: Mapping[str, View]
+    """By name of the case's input."""
+    outputs: tuple[View, ...]
+    """In the order of the case's outputs."""
+    assumed: tuple[Any, ...] = ()
+    """Nodes the region reads though the case has no tensor for them: their value is constant and was looked at."""
+
+
+@dataclass(frozen=True)
+class BigCase:
+    """A case too big to be checked as a whole, and how a slice of it is a case of its own."""
+
+    case: Case
+    axis: str
+    """Name of the axis along which it was grown: the first one of every tensor that grew with it."""
+    block: int
+    """Slices along it that are checked at a time."""
+    muted: Mapping[str, int] = field(default_factory=dict)
+    """Inputs by name, and the value that takes a slice out of an output which all slices share."""
 
 
 class Op(Protocol):
@@ -90,8 +135,19 @@ class Op(Protocol):
         """Return cases that differ only in the length of the reduction, shortest first; none if nothing is reduced."""
         ...
 
+    def big_case(self, dtype: DType, elements: int) -> BigCase:
+        """Return a case whose largest tensor has a little more elements than that."""
+        ...
+
     def work(self, case: Case) -> Work:
         """Return compulsory bytes and FLOPs."""
+        ...
+
+    def recognise(self, node: Any) -> Match | None:
+        """Return the op that ends in this node of a captured graph, in whatever form it is written, or None.
+
+        A hint, not a proof: what is extracted is checked against the region itself.
+        """
         ...
 
 

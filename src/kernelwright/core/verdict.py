@@ -54,6 +54,10 @@ class Status(StrEnum):
     """The runner sent something that is not in the protocol."""
     SANITIZER = "sanitizer"
     """A sanitizer reported an error."""
+    WRONG_STREAM = "wrong_stream"
+    """Work waits for a stream that is none of its own."""
+    LEAK = "leak"
+    """Memory, threads or descriptors grow with every call."""
     TIMING_SUSPECT = "timing_suspect"
     """Two clocks disagree about the candidate."""
     IMPOSSIBLE = "impossible"
@@ -97,6 +101,14 @@ class Stage(StrEnum):
     """A second build gives the same artefact, byte for byte."""
     SANITIZER = "sanitizer"
     """Small odd cases in a build that checks every memory access and every undefined operation."""
+    BIG_INDEX = "big_index"
+    """Tensors of more than 2^31 elements, checked at both ends and in between."""
+    STREAMS = "streams"
+    """On a GPU: two streams at once with different inputs, while the legacy default stream is blocked."""
+    GRAPH_CAPTURE = "graph_capture"
+    """On a GPU: one call in a captured graph, replayed with other inputs; the outputs follow them."""
+    LONGEVITY = "longevity"
+    """Thousands of calls of mixed shapes: what the process holds does not grow with them."""
     TIMING = "timing"
     """Certified times of every case, the timed outputs checked."""
 
@@ -112,9 +124,14 @@ class Profile(StrEnum):
     """What is needed before anything is spliced or published."""
 
 
+SHIP_ONLY = (
+    *(Stage.REBUILD, Stage.SANITIZER),
+    *(Stage.BIG_INDEX, Stage.STREAMS, Stage.GRAPH_CAPTURE, Stage.LONGEVITY),
+)
+"""The last audits: each costs seconds, and no search needs them."""
 REQUIRED_STAGES: dict[Profile, tuple[Stage, ...]] = {
     Profile.QUICK: (Stage.GUARDS, Stage.BUILD, Stage.SMOKE),
-    Profile.KEEP: tuple(stage for stage in Stage if stage not in (Stage.REBUILD, Stage.SANITIZER)),
+    Profile.KEEP: tuple(stage for stage in Stage if stage not in SHIP_ONLY),
     Profile.SHIP: tuple(Stage),
 }
 
@@ -152,7 +169,7 @@ class StageResult(Frozen):
     checked: int = Field(ge=0, default=0)
     """How many cases were run."""
     reason: str = ""
-    """Why it failed, in one sentence."""
+    """Why it failed, or why there was nothing to check, in one sentence."""
     failing_case: str | None = None
     """Label of the smallest failing case."""
     failing_scalars: dict[str, bool | int | float] = Field(default_factory=dict)

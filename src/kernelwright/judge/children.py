@@ -1,4 +1,4 @@
-"""The judge's children: reference, builder, nursery and the runners born there. Killed, never asked.
+"""The judge's children: reference, nursery and the runners born there. Killed, never asked.
 
 A runner's death is ordinary: `Lost` says how it ended and becomes a `Status`. A death of the reference or the
 nursery is our own failure and raises `ServiceDied`.
@@ -26,27 +26,24 @@ from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, ServiceDied
 from kernelwright.core.frames import HEADER, REPLY, Reply, Word, body_length, pack, parse
 from kernelwright.core.messages import (
-    BUILD_REPLY,
     REAPED,
     SPAWNED,
-    BuildReply,
-    BuildRequest,
+    Capture,
     Collect,
     DeviceJob,
     Job,
+    Overlap,
     Reap,
+    Replay,
     Run,
     Spawn,
     Time,
 )
-from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena, Slab
 
 Message = TypeVar("Message")
 
-BUILD_SECONDS = 150
-END_SECONDS = 1.0
 LOG_BYTES = 8192
 TIMES_BYTES = 1 << 20
 SPARE_BYTES, FOOTPRINTS = 8 << 30, 4
@@ -76,6 +73,8 @@ class Service:
         self.name = name
         self.sandbox = ""
         """Names of the layers around the last runner born here, as that runner found them in force."""
+        self.spare: LaunchedRunner | None = None
+        """A launcher started ahead: making its context takes longer than many a stage."""
         ours, theirs = socket.socketpair()
         self.channel = ours
         self.log = tempfile.TemporaryFile(dir=home)
@@ -108,49 +107,14 @@ class Service:
 
     def close(self) -> None:
         """Kill the child and everything it started."""
+        if self.spare:
+            with suppress(ServiceDied):
+                self.spare.__exit__()
         self.channel.close()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.log.close()
-
-
-def build(request: BuildRequest, home: Path) -> BuildReply:
-    """Run the builder in a process group of its own and return its answer; a death of the builder is a value."""
-    wanted = max(1, len(request.units))
-    process = subprocess.Popen(
-        _python("kernelwright.worker.builder"),
-        env=child_environment(os.environ, PACKAGE_ROOT, home, 1),
-        cwd=request.folder,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        answer, log = process.communicate(pack(request), timeout=BUILD_SECONDS)
-    except subprocess.TimeoutExpired:
-        late = BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no answer after {BUILD_SECONDS} s")
-        return BuildReply(results=(late,) * wanted)
-    finally:
-        # Asked first: it knows of processes that left its group. Then killed, whatever it did with the question.
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(END_SECONDS)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    try:
-        reply = parse(answer[HEADER.size :], BUILD_REPLY)
-        if len(reply.results) == wanted:
-            return reply
-        raise BadFrame(f"{len(reply.results)} results for {wanted} requests")
-    except BadFrame:
-        words = log[-LOG_BYTES:].decode(errors="replace")
-        died = BuildResult(
-            status=Status.BUILD_FAILED, log=f"the builder died ({process.returncode}): {words}"
-        )
-        return BuildReply(results=(died,) * wanted)
 
 
 class Runner:
@@ -165,6 +129,7 @@ class Runner:
         self.pid = 0
         self.exit_code: int | None = None
         self.memory_bytes = self.peak_bytes = 0
+        self.is_on_device = False
 
     def end(self) -> int:
         """Have the nursery kill and reap it, and return its exit code."""
@@ -189,6 +154,7 @@ class Runner:
 
     def run(self, first: int, count: int, timeout_s: float) -> float:
         """Execute calls and return the seconds from order to reply on the judge's own clock."""
+        self._settle()
         self.number += 1
         self.signal(signal.SIGCONT)
         started = time.perf_counter()
@@ -207,18 +173,32 @@ class Runner:
 
     def collect(self, timeout_s: float) -> None:
         """Have returned tensors copied into the output buffers."""
+        self.carry_out(Collect(number=0), timeout_s)
+
+    def carry_out(self, order: Collect | Overlap | Capture | Replay, timeout_s: float) -> None:
+        """Have an order carried out whose time is of no interest."""
+        self._settle()
         self.number += 1
         self.signal(signal.SIGCONT)
-        self._send(Collect(number=self.number))
+        self._send(order.model_copy(update={"number": self.number}))
         reply = self._receive(timeout_s)
         self.signal(signal.SIGSTOP)
         self._expect_done(reply)
+
+    def _settle(self) -> None:
+        """Wait until what this process wrote into buffers on a GPU is there."""
+        if self.is_on_device:
+            torch.cuda.synchronize()
 
     def _expect_done(self, reply: Reply) -> None:
         if reply.word is Word.DECLINED and reply.code == frames.DELEGATED:
             raise Lost(Status.DELEGATION, f"no kernel of its own did the work: {self.last_words()}")
         if reply.word is Word.DECLINED and reply.code == frames.ROUNDING:
             raise Lost(Status.STATEFUL, "the processor's rounding or flushing of floats was left changed")
+        if reply.word is Word.DECLINED and reply.code == frames.WAITED:
+            raise Lost(Status.WRONG_STREAM, "calls on other streams wait for the legacy default stream")
+        if reply.word is Word.DECLINED and reply.code == frames.UNCAPTURED:
+            raise Lost(Status.UNSUPPORTED, f"it cannot be captured in a graph: {self.last_words()}")
         if reply.word is Word.DECLINED:
             raise Lost(Status.UNSUPPORTED, f"the kernel declined a legal case (refusal {reply.code})")
         if reply.word is Word.FAILED:
@@ -325,6 +305,7 @@ class ForkedRunner(Runner):
     ) -> None:
         super().__init__(nursery, home)
         self.returns_outputs = _returns_outputs(backend)
+        self.is_on_device = arena.index is not None
         self.memory_bytes = memory_budget(arena) if memory_bytes is None else memory_bytes
         order = Spawn(folder=self.folder.name, memory_bytes=self.memory_bytes)
         artefact_fd = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC)
@@ -359,24 +340,35 @@ class ForkedRunner(Runner):
 class LaunchedRunner(Runner):
     """The trusted launcher on a GPU, forked without a context: plans of tier A, and baselines."""
 
-    def __init__(self, nursery: Service, job: DeviceJob, arena: Arena, home: Path) -> None:
+    def __init__(self, nursery: Service, index: int, home: Path) -> None:
         super().__init__(nursery, home)
+        self.index = index
+        self.is_on_device = True
         self.times = Slab("times", TIMES_BYTES)
-        inputs_fd = arena.inputs.read_only_descriptor()
-        handed = [self.theirs.fileno(), inputs_fd, arena.outputs.descriptor, self.times.descriptor]
-        order = Spawn(folder=self.folder.name, kind="launcher", memory_bytes=0)
+        handed = [self.theirs.fileno(), self.times.descriptor, self.log.fileno()]
+        order = Spawn(folder=self.folder.name, kind="launcher", memory_bytes=0, device=index)
         try:
-            born = nursery.ask(order, [*handed, self.log.fileno()], SPAWNED)
+            born = nursery.ask(order, handed, SPAWNED)
         finally:
             self.theirs.close()
-            os.close(inputs_fd)
         if not born.pid:
             raise ServiceDied("nursery", f"a launcher died before it could serve: {self.last_words()}")
         self.pid, nursery.sandbox = born.pid, born.sandbox
-        self._send(job)
+
+    def begin(self, job: DeviceJob, arena: Arena) -> None:
+        """Give it its one job."""
+        frame, inputs = pack(job), arena.inputs.read_only_descriptor()
+        try:
+            sent = socket.send_fds(self.channel, [frame], [inputs, arena.outputs.descriptor])
+            self.channel.sendall(frame[sent:])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._lost() from error
+        finally:
+            os.close(inputs)
 
     def time(self, order: Time, timeout_s: float) -> list[float]:
         """Return the seconds of each replay, in order."""
+        self._settle()
         self.number += 1
         self.signal(signal.SIGCONT)
         self._send(order.model_copy(update={"number": self.number}))
@@ -387,3 +379,14 @@ class LaunchedRunner(Runner):
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         self.times.close()
+
+
+def launched(
+    nursery: Service, job: DeviceJob, arena: Arena, home: Path, *, ahead: bool = True
+) -> LaunchedRunner:
+    """Return a launcher at work on its job, the spare one if there is one; `ahead` starts the next spare."""
+    runner, nursery.spare = nursery.spare or LaunchedRunner(nursery, job.index, home), None
+    runner.begin(job, arena)
+    if ahead:
+        nursery.spare = LaunchedRunner(nursery, job.index, home)
+    return runner

@@ -6,6 +6,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -40,6 +41,7 @@ from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
+from kernelwright.judge.execution import compile_ahead
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.nurseries import Nurseries
 from kernelwright.judge.stages import Bench, Failure, run_stage
@@ -73,6 +75,7 @@ class Judge:
     def close(self) -> None:
         """Kill every child and leave nothing on disk but cache and blobs."""
         self.nurseries.close()
+        self.builds.close()
         self.reference.close()
         self.scratch.cleanup()
 
@@ -99,19 +102,28 @@ class Judge:
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
-        started, bench = time.perf_counter(), self.bench(problem, candidate, profile)
+        bench = self.bench(problem, candidate, profile)
+        with _drawing_on(bench):
+            return self._evaluated(bench, profile)
+
+    def _evaluated(self, bench: Bench, profile: Profile) -> Evaluation:
+        started, problem, candidate = time.perf_counter(), bench.problem, bench.candidate
         results: list[StageResult] = []
         failure: Failure | None = None
         timing: Timing | None = None
         artefacts: dict[str, str] = {}
         for stage in REQUIRED_STAGES[profile]:
             self.progress(f"{candidate.backend}: {stage.value}")
+            if stage is Stage.BUILD and bench.is_planned:
+                # On other cores, while the device is at work; what is left of it when a stage fails is dropped.
+                compile_ahead(candidate, bench.known_cases(), problem.device, self.builds)
             if stage is Stage.TIMING:
                 result, failure, timing = certify(bench, self.settings.ceilings)
             else:
                 result, failure = self._run(stage, bench)
             results.append(result)
             if failure:
+                self.builds.drop()
                 break
             if stage is Stage.BUILD:
                 # Before anything of the candidate runs: what is stored now is what is spliced later.
@@ -177,7 +189,7 @@ class Judge:
         try:
             for bench in (incumbent, *(lane.bench for lane in lanes)):
                 refuse_interpreted(bench)
-            with DeviceLock(problem.device, show=self.progress):
+            with DeviceLock(problem.device, show=self.progress), _drawing_on(incumbent):
                 self._require_fairness(incumbent)
                 starts = [partial(_born_from, nurseries) for nurseries in extra]
                 found = clock.race(incumbent, lanes, rule, starts)
@@ -208,6 +220,11 @@ class Judge:
         if not clock.is_fair(bench, pairs):
             raise UnfairClock(device.title, pairs)
         self.fair.add(device.hash)
+
+
+def _drawing_on(bench: Bench) -> AbstractContextManager[object]:
+    """Draw inputs where they are used: a board case drawn on the host costs seconds."""
+    return nullcontext() if bench.is_cpu else torch.device(bench.where)
 
 
 def _born_from(nurseries: Nurseries, bench: Bench) -> Service:

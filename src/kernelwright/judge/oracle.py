@@ -47,6 +47,8 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
         input_bytes=arena.inputs.nbytes,
         result_bytes=slab.nbytes,
     )
+    if not on_cpu:
+        torch.cuda.synchronize()  # what this process wrote into the inputs must be there
     try:
         done = service.ask(request, [inputs, slab.descriptor], REFERENCE_DONE)
         if done.error:

@@ -40,10 +40,10 @@ def torch_dtype(kind: DType) -> "dtype":
 
 
 def generator(seed: int) -> "Generator":
-    """Return a generator of its own for a seed."""
+    """Return a generator of its own for a seed, on the default device: inputs for a GPU are drawn there."""
     import torch
 
-    return torch.Generator().manual_seed(seed & ((1 << 63) - 1))
+    return torch.Generator(torch.get_default_device()).manual_seed(seed & ((1 << 63) - 1))
 
 
 def draw(
@@ -206,6 +206,11 @@ def hidden_extent(low: int, high: int, rng: random.Random) -> int:
         tile = rng.choice(TILES)
         extent = max(1, round(extent / tile)) * tile + rng.choice((-1, 0, 1))
     return min(max(low, high), max(low, extent))
+
+
+def slices_beyond(elements: int, slice_elements: int) -> int:
+    """Return how many slices of a tensor it takes to have a little more elements than that."""
+    return elements // slice_elements + 3
 
 
 def declared_compute(dtype: DType, wish: Compute | None = None) -> Compute:

@@ -3,11 +3,13 @@
 import math
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
+from kernelwright.ops._attention_forms import forms, is_causal, shared_heads
 from kernelwright.ops._draw import (
     INTERNAL_SHARE,
     compute_class,
@@ -17,7 +19,9 @@ from kernelwright.ops._draw import (
     hidden_extent,
     planted,
     rounded,
+    slices_beyond,
 )
+from kernelwright.ops._match import are_floats, kind, shape
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -203,6 +207,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(_sized((1, 2, 2, 16, keys, 64), dtype, False) for keys in (64, 512, 4096))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more queries than that, one head of few keys for all heads of a sequence."""
+    batch = slices_beyond(elements, 32 * 512 * 128)
+    return BigCase(_sized((batch, 32, 1, 512, 64, 128), dtype, False), "batch", 1)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     # A score rounds `head_dim` times and counts in the scale with a share only.
@@ -294,3 +304,27 @@ def work(case: Case) -> Work:
         flops=flops // 2 if case.scalars["causal"] else flops,
         compute_class=compute_class(case),
     )
+
+
+def recognise(node: Any) -> Match | None:
+    """Return attention as the fused operation or written out; a mask only if it depends on no data and is causal."""
+    found = forms(node)
+    if found is None:
+        return None
+    q, k, v, mask, is_causal_call, scale = found
+    causal: bool | None = is_causal_call
+    if not are_floats(node, q, k, v) or {len(shape(each)) for each in (q, k, v)} != {4}:
+        return None
+    k, v = shared_heads(k), shared_heads(v)
+    batch, heads, seq, head_dim = shape(q)
+    kv_heads, kv_seq = shape(k)[1:3]
+    if mask is not None and (causal := is_causal(mask, (seq, kv_seq))) is None:
+        return None
+    size = dict(zip(AXES, (batch, heads, kv_heads, seq, kv_seq, head_dim), strict=True))
+    dtype = kind(node)
+    is_legal = kv_seq and 8 <= head_dim <= 256 and not head_dim % 8 and not (causal and seq != kv_seq)
+    if not is_legal or dtype is None or shape(v) != shape(k) or shape(k)[0] != batch or heads % kv_heads:
+        return None
+    made = case(size, dtype, {"causal": bool(causal), "scale": head_dim**-0.5 if scale is None else scale})
+    views = {"q": View(q), "k": View(k), "v": View(v)}
+    return Match(made, views, (View(node),), () if mask is None else mask.read)

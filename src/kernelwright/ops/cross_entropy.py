@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -16,7 +17,9 @@ from kernelwright.ops._draw import (
     hidden_extent,
     planted,
     rounded,
+    slices_beyond,
 )
+from kernelwright.ops._match import are_floats, argument, called, is_last, kind, shape
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -167,6 +170,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:  # noqa: ARG001
     return ()
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more logits than that; ignored labels keep all but a few rows out of the loss."""
+    found = case({"rows": slices_beyond(elements, 32000), "vocab": 32000}, dtype)
+    return BigCase(found, "rows", 16, {"labels": int(found.scalars["ignore_index"])})
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in the loss, in units of its error scale."""
     return case.axes["vocab"] + case.axes["rows"] + int(2 / INTERNAL_SHARE)
@@ -210,3 +219,39 @@ def work(case: Case) -> Work:
         flops=4 * logits.numel,
         compute_class=compute_class(case),
     )
+
+
+MEAN = 1
+"""ATen's number for the reduction to the mean."""
+
+
+def recognise(node: Any) -> Match | None:
+    """Return the mean cross-entropy of class numbers: `cross_entropy_loss`, or `nll_loss` of a log-softmax."""
+    found = _called_loss(node) if called(node, "cross_entropy_loss") else _written_loss(node)
+    if found is None:
+        return None
+    logits, labels, ignored = found
+    dtype = kind(logits)
+    if not are_floats(node, logits) or dtype is None or kind(labels) is not DType.INT64:
+        return None
+    if len(shape(logits)) != 2 or shape(labels) != shape(logits)[:1]:
+        return None
+    rows, vocab = shape(logits)
+    made = case({"rows": rows, "vocab": vocab}, dtype, {"ignore_index": ignored})
+    return Match(made, {"logits": View(logits), "labels": View(labels)}, (View(node),))
+
+
+def _called_loss(node: Any) -> tuple[Any, Any, int] | None:
+    is_plain = argument(node, 2, "weight") is None and argument(node, 3, "reduction", MEAN) == MEAN
+    if not is_plain or argument(node, 5, "label_smoothing", 0.0):
+        return None
+    return node.args[0], node.args[1], int(argument(node, 4, "ignore_index", -100))
+
+
+def _written_loss(node: Any) -> tuple[Any, Any, int] | None:
+    if not called(node, "getitem") or node.args[1] != 0 or not called(node.args[0], "nll_loss_forward"):
+        return None
+    likely, labels, weight, reduction, ignored = node.args[0].args
+    if not called(likely, "log_softmax", "_log_softmax") or not is_last(likely, likely.args[1]):
+        return None
+    return (likely.args[0], labels, int(ignored)) if weight is None and reduction == MEAN else None

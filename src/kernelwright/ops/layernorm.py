@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -18,6 +19,23 @@ from kernelwright.ops._draw import (
     one_per_row,
     planted,
     rounded,
+    slices_beyond,
+)
+from kernelwright.ops._match import (
+    are_floats,
+    argument,
+    called,
+    commuted,
+    flat,
+    inside_cast,
+    is_last,
+    kind,
+    number,
+    rows_of,
+    same,
+    shape,
+    shaped,
+    uncast,
 )
 
 if TYPE_CHECKING:
@@ -137,6 +155,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(case({"rows": 64, "cols": cols}, dtype) for cols in (64, 1024, 16384))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more elements than that, many rows long."""
+    axes = {"rows": slices_beyond(elements, 4096), "cols": 4096}
+    return BigCase(case(axes, dtype), "rows", 16)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     # The mean's own sum rounds `cols` times and counts in the scale with a share only.
@@ -172,3 +196,79 @@ def work(case: Case) -> Work:
         flops=7 * case.inputs[0].numel,
         compute_class=compute_class(case),
     )
+
+
+def recognise(node: Any) -> Match | None:
+    """Return LayerNorm as `layer_norm` with weight and bias, or written out."""
+    found = _called_norm(node) if called(node, "layer_norm") else _written_norm(node)
+    if found is None:
+        return None
+    x, weight, bias, eps = found
+    if not are_floats(node, x, weight, bias) or shape(node) != shape(x):
+        return None
+    if shape(weight) != shape(x)[-1:] or shape(bias) != shape(x)[-1:]:
+        return None
+    dtype = kind(node)
+    assert dtype is not None
+    made = case({"rows": rows_of(x), "cols": shape(x)[-1]}, dtype, {"eps": eps})
+    return Match(made, {"x": flat(x), "weight": View(weight), "bias": View(bias)}, (shaped(node),))
+
+
+def _called_norm(node: Any) -> tuple[Any, Any, Any, float] | None:
+    x, extents, weight, bias, eps = (
+        argument(node, place, name, default)
+        for place, (name, default) in enumerate(
+            (("input", None), ("normalized_shape", None), ("weight", None), ("bias", None), ("eps", 1e-5))
+        )
+    )
+    if weight is None or bias is None or len(extents) != 1:
+        return None
+    return x, weight, bias, float(eps)
+
+
+def _written_norm(node: Any) -> tuple[Any, Any, Any, float] | None:
+    """Return x, weight, bias and eps of `(x - mean) / sqrt(var + eps) * weight + bias`, casts anywhere in it."""
+    for bias, scaled in commuted(inside_cast(node), "add"):
+        for weight, normal in commuted(uncast(scaled), "mul"):
+            found = _centred(uncast(normal))
+            if found is not None:
+                return uncast(found[0]), uncast(weight), uncast(bias), found[1]
+    return None
+
+
+def _centred(node: Any) -> tuple[Any, float] | None:
+    """Return x and eps of `(x - mean) / sqrt(var + eps)` or the same with rsqrt."""
+    if called(node, "div") and called(node.args[1], "sqrt"):
+        pairs = [(node.args[0], node.args[1].args[0])]
+    else:
+        pairs = [(a, b.args[0]) for a, b in commuted(node, "mul") if called(b, "rsqrt")]
+    for centred, spread in pairs:
+        if not called(centred, "sub") or not _is_mean(centred.args[1], centred.args[0]):
+            continue
+        for variance, eps in commuted(spread, "add"):
+            if number(eps) is not None and _is_variance(variance, centred):
+                return centred.args[0], float(eps)
+    return None
+
+
+def _is_mean(node: Any, x: Any) -> bool:
+    is_mean = called(node, "mean") and uncast(node.args[0]) is uncast(x)
+    return is_mean and is_last(node.args[0], argument(node, 1, "dim")) and bool(argument(node, 2, "keepdim"))
+
+
+def _is_variance(node: Any, centred: Any) -> bool:
+    """Tell whether a node is the variance of what was centred: by `var`, or as the mean of the squares."""
+    if called(node, "var"):
+        is_biased = argument(node, 3, "correction", 1) == 0 or node.kwargs.get("correction") == 0
+        is_biased = is_biased or argument(node, 2, "unbiased", True) is False
+        return (
+            is_biased
+            and uncast(node.args[0]) is uncast(centred.args[0])
+            and is_last(node.args[0], node.args[1])
+        )
+    if not called(node, "mean") or not is_last(node.args[0], argument(node, 1, "dim")):
+        return False
+    square = node.args[0]
+    if called(square, "pow"):
+        return number(square.args[1]) == 2 and same(uncast(square.args[0]), centred)
+    return called(square, "mul") and same(square.args[0], centred) and same(square.args[1], centred)

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -19,7 +20,9 @@ from kernelwright.ops._draw import (
     planted,
     product,
     rounded,
+    slices_beyond,
 )
+from kernelwright.ops._match import are_floats, argument, called, flat, kind, rows_of, shape, shaped
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -166,6 +169,11 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(_sized((32, 64, k), dtype) for k in (64, 512, 4096))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a product of a little more elements than that, of short sums."""
+    return BigCase(_sized((slices_beyond(elements, 4096), 4096, 32), dtype), "m", 16)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     return case.axes["k"] + 2
@@ -196,3 +204,25 @@ def work(case: Case) -> Work:
         flops=2 * case.axes["m"] * case.axes["n"] * case.axes["k"],
         compute_class=compute_class(case),
     )
+
+
+def recognise(node: Any) -> Match | None:
+    """Return a product with a matrix: `linear` without bias, `mm`, or `matmul` whose right factor has two axes."""
+    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    if called(node, "linear"):
+        left, right, steps = node.args[0], node.args[1], (("t", ()),)
+        if argument(node, 2, "bias") is not None:
+            return None
+    elif called(node, "mm", "matmul"):
+        left, right = node.args[0], node.args[1]
+    else:
+        return None
+    if not are_floats(node, left, right) or len(shape(right)) != 2 or not shape(left):
+        return None
+    k, m = shape(left)[-1], rows_of(left)
+    n = shape(node)[-1] if len(shape(node)) == len(shape(left)) else 0
+    dtype = kind(node)
+    if dtype is None or not (m and n and k):
+        return None
+    made = case({"m": m, "n": n, "k": k}, dtype)
+    return Match(made, {"a": flat(left, k), "b": View(right, steps)}, (shaped(node),))

@@ -1,171 +1,51 @@
 """A module from a file of the user's own (`Model`, `get_inputs`, `get_init_inputs`): sizes and reference come with it.
 
-Its state dict is input too: random weights, the same for reference and candidate. Inputs are drawn by our own
-distributions over the recorded sizes; `core/modules.py` says how a tensor's name tells what may be in it.
+Its state dict is input too: random weights, the same for reference and candidate.
 """
 
-import random
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from kernelwright.ops._recorded import (
+    DTYPES,
+    FIXED_CASES,
+    NULL_EXCEPTIONS,
+    REQUIRED_LAYOUTS,
+    ROUNDED_INTERMEDIATES,
+    case,
+    depth,
+    edge_cases,
+    error_scale,
+    exact_inputs,
+    growth_cases,
+    make_inputs,
+    measured_scale,
+    other_scalars,
+    public_cases,
+    reference,
+    sample_case,
+    special_inputs,
+    work,
+)
 
-from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
-from kernelwright.core.modules import Named, Role, index_axis, read
-from kernelwright.core.roofline import Work
-from kernelwright.core.verdict import NullModel
-from kernelwright.ops._draw import compute_class, draw, draw_weight, generator, rounded
-
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
+__all__ = (
+    "DTYPES",
+    "FIXED_CASES",
+    "NULL_EXCEPTIONS",
+    "REQUIRED_LAYOUTS",
+    "ROUNDED_INTERMEDIATES",
+    "SUMMARY",
+    "case",
+    "depth",
+    "edge_cases",
+    "error_scale",
+    "exact_inputs",
+    "growth_cases",
+    "make_inputs",
+    "measured_scale",
+    "other_scalars",
+    "public_cases",
+    "reference",
+    "sample_case",
+    "special_inputs",
+    "work",
+)
 
 SUMMARY = "any torch.nn.Module, from a file of its own; judged at its recorded sizes"
-DTYPES = (DType.FP32, DType.FP16, DType.BF16)
-REQUIRED_LAYOUTS: tuple[Layout, ...] = ()
-FIXED_CASES = True
-"""Sizes, strides and addresses are those its file makes: no others are part of its contract."""
-ROUNDED_INTERMEDIATES = 4
-"""A chain of layers rounds on the way; how often is not known."""
-NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
-MODERATE_OFFSET, MODERATE = 8.0, 64.0
-"""What lies inside a module is not known: values that overflow there would test nothing but overflow."""
-SHIFT, SHIFTS = 2.0**-20, 3
-"""Relative change of every input, and how often, by which the sensitivity of an output is measured."""
-
-
-def case(
-    axes: Mapping[str, int], dtype: DType, scalars: Mapping[str, bool | int | float] | None = None
-) -> Case:
-    """Refuse: only the file itself knows its sizes."""
-    raise ValueError(
-        f"a module's sizes are those of its file, not {dict(axes)} {dtype.value} {scalars or ''}"
-    )
-
-
-def public_cases() -> tuple[Case, ...]:
-    """Return none: cases come with a file."""
-    return ()
-
-
-def edge_cases() -> tuple[Case, ...]:
-    """Return none: a module is judged at the sizes of its file."""
-    return ()
-
-
-def sample_case(rng: random.Random) -> Case:  # noqa: ARG001
-    """Refuse: a module has the sizes of its file and no others."""
-    raise ValueError("the sizes of a module come from its file")
-
-
-def growth_cases(dtype: DType) -> tuple[Case, ...]:  # noqa: ARG001
-    """Return none: a module has one size."""
-    return ()
-
-
-def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:  # noqa: ARG001
-    """Return none: which other values a scalar may have is not known."""
-    return []
-
-
-def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | None:  # noqa: ARG001
-    """Return None: no answer of a module is known beforehand."""
-    return None
-
-
-def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:  # noqa: ARG001
-    """Return none: what a module does with NaN is nobody's promise."""
-    return []
-
-
-def depth(case: Case) -> int:
-    """Return the number of all input elements: an output may depend on every one of them."""
-    return max(1, sum(spec.numel for spec in case.inputs))
-
-
-def make_inputs(case: Case, distribution: Distribution, seed: int) -> dict[str, "Tensor"]:
-    """Return fresh inputs and weights on the CPU."""
-    rng = generator(seed)
-    return {spec.name: _drawn(case, spec, distribution, rng) for spec in case.inputs}
-
-
-def _drawn(case: Case, spec: TensorSpec, distribution: Distribution, rng: "Generator") -> "Tensor":
-    import torch
-
-    name = read(spec.name)
-    if name.role is Role.INDEX:
-        extent = max(1, case.axes[index_axis(spec.name)])
-        values = torch.randint(extent, spec.shape, generator=rng)
-        return values.int() if spec.dtype is DType.INT32 else values
-    if spec.dtype is DType.BOOL:
-        return torch.rand(spec.shape, generator=rng) < 0.5
-    if name.role is Role.UNIT:
-        return rounded(0.02 + 0.96 * torch.rand(spec.shape, generator=rng), spec)
-    values = (
-        _weights(name, spec, rng)
-        if name.is_state
-        else draw(spec, distribution, rng, offset=MODERATE_OFFSET, tail=MODERATE, huge=MODERATE)
-    )
-    return values.abs() + 2.0**-10 if name.role is Role.POSITIVE else values
-
-
-def _weights(name: Named, spec: TensorSpec, rng: "Generator") -> "Tensor":
-    """Return weights whose products keep the magnitude of what goes in; vectors away from zero and one."""
-    import torch
-
-    if len(spec.shape) < 2 or name.role is Role.POSITIVE:
-        return draw_weight(spec, rng)
-    reach = spec.numel / max(1, spec.shape[0])
-    return rounded(torch.randn(spec.shape, generator=rng) / max(1.0, reach) ** 0.5, spec)
-
-
-def reference(
-    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
-) -> tuple["Tensor", ...]:
-    """Refuse: the reference is the file's."""
-    raise ValueError(
-        f"a module without a file has no reference ({len(inputs)} inputs, {len(scalars)} scalars)"
-    )
-
-
-def error_scale(
-    inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
-) -> tuple["Tensor", ...]:
-    """Refuse: it is measured on the reference, see `measured_scale`."""
-    return reference(inputs, scalars)
-
-
-def measured_scale(
-    answer: "Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]", inputs: Mapping[str, "Tensor"]
-) -> tuple["Tensor", ...]:
-    """Return, per output element, its magnitude and how far it moves when every input is rounded a little.
-
-    The second part is the condition of the computation: where sums cancel, it is as large as what went into them. It is
-    averaged over rows, so that an element the shifts happened not to move is not held to more than its neighbours.
-    """
-    import torch
-
-    rng = generator(20)
-    base = answer(inputs)
-    moved = [torch.zeros_like(out) for out in base]
-    for _ in range(SHIFTS):
-        shifted = {
-            name: tensor
-            * (1 + SHIFT * torch.randn(tensor.shape, generator=rng, dtype=torch.float64).to(tensor))
-            if tensor.is_floating_point()
-            else tensor
-            for name, tensor in inputs.items()
-        }
-        for total, out, other in zip(moved, base, answer(shifted), strict=True):
-            total += torch.nan_to_num((other - out) / SHIFT).square() / SHIFTS
-    return tuple(
-        out.abs() + (total.mean(-1, keepdim=True) if total.ndim else total).sqrt().expand(out.shape)
-        for out, total in zip(base, moved, strict=True)
-    )
-
-
-def work(case: Case) -> Work:
-    """Return bytes of all inputs and outputs; what is computed inside is not known."""
-    return Work(
-        bytes_read=sum(spec.nbytes for spec in case.inputs),
-        bytes_written=sum(spec.nbytes for spec in case.outputs),
-        flops=0,
-        compute_class=compute_class(case),
-    )

@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -18,7 +19,9 @@ from kernelwright.ops._draw import (
     one_per_row,
     planted,
     rounded,
+    slices_beyond,
 )
+from kernelwright.ops._match import are_floats, argument, called, flat, is_last, kind, rows_of, shape, shaped
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,6 +162,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(case({"rows": 256, "cols": cols}, dtype) for cols in (64, 512, 4096))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more elements than that, many rows long."""
+    axes = {"rows": slices_beyond(elements, 4096), "cols": 4096}
+    return BigCase(case(axes, dtype), "rows", 64)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     return 0 if case.scalars["is_max"] else case.axes["cols"]
@@ -189,3 +198,20 @@ def work(case: Case) -> Work:
         flops=x.numel,
         compute_class=compute_class(case),
     )
+
+
+def recognise(node: Any) -> Match | None:
+    """Return a sum or maximum over the last axis, the axis kept with extent one or not."""
+    call = node.args[0] if called(node, "getitem") and node.args[1] == 0 else node
+    is_whole = call is node and called(call, "sum", "amax")
+    if not is_whole and not (call is not node and called(call, "max") and len(call.args) > 1):
+        return None
+    x = call.args[0]
+    dims = argument(call, 1, "dim")
+    if dims is None or not shape(x) or not is_last(x, dims) or not are_floats(node, x) or not shape(x)[-1]:
+        return None
+    dtype = kind(node)
+    assert dtype is not None
+    scalars = {"is_max": not called(call, "sum")}
+    made = case({"rows": rows_of(x), "cols": shape(x)[-1]}, dtype, scalars)
+    return Match(made, {"x": flat(x)}, (shaped(node),))

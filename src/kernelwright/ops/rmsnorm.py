@@ -2,12 +2,37 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
-from kernelwright.ops._draw import draw, draw_weight, generator, log_uniform, one_per_row, planted, rounded
+from kernelwright.ops._draw import (
+    draw,
+    draw_weight,
+    generator,
+    log_uniform,
+    one_per_row,
+    planted,
+    rounded,
+    slices_beyond,
+)
+from kernelwright.ops._match import (
+    are_floats,
+    argument,
+    called,
+    commuted,
+    flat,
+    inside_cast,
+    is_last,
+    kind,
+    number,
+    rows_of,
+    shape,
+    shaped,
+    uncast,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,6 +133,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(case({"rows": 64, "cols": cols}, dtype) for cols in (64, 1024, 16384))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more elements than that, many rows long."""
+    axes = {"rows": slices_beyond(elements, 4096), "cols": 4096}
+    return BigCase(case(axes, dtype), "rows", 16)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     return case.axes["cols"] + 8
@@ -117,9 +148,13 @@ def reference(
     inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
 ) -> tuple["Tensor", ...]:
     """Return the framework's own result in the precision of the inputs."""
+    import torch
     import torch.nn.functional as F
 
     x, weight = inputs["x"], inputs["weight"]
+    if x.dtype is torch.float64:
+        # The framework's own GPU kernel sums by Welford's method there: one infinity makes the whole row NaN.
+        return (x * (x.square().mean(-1, keepdim=True) + float(scalars["eps"])).rsqrt() * weight,)
     return (F.rms_norm(x, (x.shape[-1],), weight, float(scalars["eps"])),)
 
 
@@ -139,3 +174,65 @@ def work(case: Case) -> Work:
         flops=4 * x.numel,
         compute_class=case.dtype.value,
     )
+
+
+FRAMEWORK_EPS = 2.0**-23
+"""What `torch.rms_norm` takes if it is given none: that of fp32, halves included (tried on 2.13)."""
+
+
+def recognise(node: Any) -> Match | None:
+    """Return RMSNorm as `torch.rms_norm`, or as a product with the weight written out, upcast to fp32 or not."""
+    found = _called_norm(node) if called(node, "rms_norm") else _written_norm(node)
+    if found is None:
+        return None
+    x, weight, eps = found
+    if not are_floats(node, x, weight) or shape(node) != shape(x) or shape(weight) != shape(x)[-1:]:
+        return None
+    dtype = kind(node)
+    assert dtype is not None
+    size = {"rows": rows_of(x), "cols": shape(x)[-1]}
+    made = case(size, dtype, {"eps": eps})
+    return Match(made, {"x": flat(x), "weight": View(weight)}, (shaped(node),))
+
+
+def _called_norm(node: Any) -> tuple[Any, Any, float] | None:
+    x, extents, weight, eps = (
+        argument(node, place, name)
+        for place, name in enumerate(("input", "normalized_shape", "weight", "eps"))
+    )
+    if weight is None or len(extents) != 1:
+        return None
+    return x, weight, FRAMEWORK_EPS if eps is None else float(eps)
+
+
+def _written_norm(node: Any) -> tuple[Any, Any, float] | None:
+    """Return x, weight and eps of `weight * (x * rsqrt(mean(x^2) + eps))`, casts between floats anywhere in it."""
+    for weight, scaled in commuted(inside_cast(node), "mul"):
+        scaled, pairs = uncast(scaled), []
+        if called(scaled, "div"):
+            pairs = [(scaled.args[0], scaled.args[1])] if called(scaled.args[1], "sqrt") else []
+        elif called(scaled, "mul"):
+            pairs = [(x, root) for x, root in commuted(scaled, "mul") if called(root, "rsqrt")]
+        for x, root in pairs:
+            eps = _mean_square_eps(root.args[0], uncast(x))
+            if eps is not None:
+                return uncast(x), uncast(weight), eps
+    return None
+
+
+def _mean_square_eps(node: Any, x: Any) -> float | None:
+    """Return eps if the node is `mean(x^2) + eps` over the last axis."""
+    for mean, eps in commuted(node, "add"):
+        if (
+            number(eps) is None
+            or not called(mean, "mean")
+            or not is_last(mean.args[0], argument(mean, 1, "dim"))
+        ):
+            continue
+        square = mean.args[0]
+        is_square = (called(square, "pow") and number(square.args[1]) == 2) or (
+            called(square, "mul") and square.args[0] is square.args[1]
+        )
+        if is_square and uncast(square.args[0]) is x and argument(mean, 2, "keepdim", False):
+            return number(eps)
+    return None

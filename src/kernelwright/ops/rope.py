@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -16,6 +17,25 @@ from kernelwright.ops._draw import (
     hidden_extent,
     planted,
     rounded,
+    slices_beyond,
+)
+from kernelwright.ops._match import (
+    COPIES,
+    RESHAPES,
+    alternate,
+    are_floats,
+    argument,
+    called,
+    commuted,
+    folded,
+    halves,
+    inside_cast,
+    is_last,
+    kind,
+    number,
+    packet,
+    shape,
+    uncast,
 )
 
 if TYPE_CHECKING:
@@ -150,6 +170,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:  # noqa: ARG001
     return ()
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more elements than that, many sequences in a batch."""
+    batch = slices_beyond(elements, 32 * 512 * 128)
+    return BigCase(_sized((batch, 32, 512, 128), dtype, False), "batch", 1)
+
+
 def depth(case: Case) -> int:  # noqa: ARG001
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     return 3
@@ -198,3 +224,141 @@ def work(case: Case) -> Work:
         flops=3 * case.inputs[0].numel,
         compute_class=compute_class(case),
     )
+
+
+KEEPS_PAIRS = (
+    "cos",
+    "sin",
+    "unsqueeze",
+    "expand",
+    "index",
+    "embedding",
+    "slice",
+    "select",
+    "_to_copy",
+    *COPIES,
+)
+"""Operations after which the elements of a pair are equal if they were before."""
+
+
+def recognise(node: Any) -> Match | None:
+    """Return the rotation, written with the parts of each pair or with the vector turned by a right angle."""
+    found = _by_parts(inside_cast(node)) or _by_turned_vector(inside_cast(node))
+    if found is None:
+        return None
+    x, tables, interleaved, is_doubled = found
+    x = uncast(x)
+    if not are_floats(node, x) or len(shape(x)) != 4 or shape(x) != shape(node):
+        return None
+    swaps = _seq_first(shape(x), shape(tables[0]))
+    views = [_table(uncast(table), x, swaps, interleaved, is_doubled) for table in tables]
+    dtype = kind(node)
+    if (
+        swaps is None
+        or None in views
+        or dtype is None
+        or not are_floats(x, *(view.node for view in views if view))
+    ):
+        return None
+    turned = (("transpose", (1, 2)),) if swaps else ()
+    batch, heads, seq, head_dim = shape(x) if not swaps else (shape(x)[place] for place in (0, 2, 1, 3))
+    size = {"batch": batch, "heads": heads, "seq": seq, "head_dim": head_dim}
+    inputs = {"x": View(x, turned)} | {
+        name: view for name, view in zip(("cos", "sin"), views, strict=True) if view is not None
+    }
+    return Match(case(size, dtype, {"interleaved": interleaved}), inputs, (View(node, turned),))
+
+
+def _source(first: Any, second: Any) -> tuple[Any, bool] | None:
+    """Return what two parts are halves, or even and odd elements, of."""
+    if (whole := halves(first, second)) is not None:
+        return whole, False
+    whole = alternate(first, second)
+    return None if whole is None else (whole, True)
+
+
+def _joined(node: Any) -> tuple[Any, Any, bool] | None:
+    """Return two parts put together as halves or, interleaved, as even and odd elements."""
+    if called(node, "cat") and len(node.args[0]) == 2 and is_last(node, argument(node, 1, "dim", 0)):
+        return *node.args[0], False
+    inner: Any = node.args[0] if called(node, *RESHAPES) else None
+    if called(inner, "stack") and len(inner.args[0]) == 2 and is_last(inner, argument(inner, 1, "dim", 0)):
+        return *inner.args[0], True
+    return None
+
+
+def _by_parts(node: Any) -> tuple[Any, tuple[Any, Any], bool, bool] | None:
+    """Match (a cos - b sin, b cos + a sin) put together again."""
+    parts = _joined(node)
+    if parts is None or not called(parts[0], "sub") or not called(parts[1], "add"):
+        return None
+    kept, taken = parts[0].args[:2]
+    for a, cos in commuted(kept, "mul"):
+        for b, sin in commuted(taken, "mul"):
+            source = _source(a, b)
+            if source is None or source[1] != parts[2]:
+                continue
+            for left, right in commuted(parts[1], "add"):
+                if {cos, b} == set(_operands(left)) and {sin, a} == set(_operands(right)):
+                    return source[0], (cos, sin), parts[2], False
+    return None
+
+
+def _operands(node: Any) -> tuple[Any, ...]:
+    return tuple(node.args[:2]) if called(node, "mul") else ()
+
+
+def _by_turned_vector(node: Any) -> tuple[Any, tuple[Any, Any], bool, bool] | None:
+    """Match x cos + turned(x) sin, where turned(x) is (-b, a) put together."""
+    for straight, across in commuted(node, "add"):
+        for turned, sin in commuted(across, "mul"):
+            parts = _joined(turned)
+            if parts is None or not called(parts[0], "neg"):
+                continue
+            source = _source(parts[1], parts[0].args[0])
+            for x, cos in commuted(straight, "mul"):
+                if source is not None and source == (x, parts[2]):
+                    return x, (cos, sin), parts[2], True
+    return None
+
+
+def _seq_first(extents: tuple[int, ...], table: tuple[int, ...]) -> bool | None:
+    """Tell whether the positions are axis 1 and not 2; None if the table belongs to neither alone."""
+    padded = (1,) * (4 - len(table)) + table
+    if len(padded) != 4 or padded[0] != 1:
+        return None
+    if padded[1] == 1 and padded[2] == extents[2]:
+        return False
+    return True if padded[2] == 1 and padded[1] == extents[1] else None
+
+
+def _table(node: Any, x: Any, swaps: bool | None, interleaved: bool, is_doubled: bool) -> View | None:
+    """Return cos or sin as positions by pairs; a table with an entry per element must be proven to repeat itself."""
+    half, seq = shape(x)[-1] // 2, shape(x)[1 if swaps else 2]
+    if not is_doubled:
+        return View(node, (("reshape", (seq, half)),)) if shape(node)[-1] == half else None
+    if shape(node)[-1] != 2 * half or not _repeats(node, interleaved):
+        return None
+    if interleaved:
+        return View(node, (("reshape", (seq, half, 2)), ("select", (2, 0))))
+    return View(node, (("narrow", (-1, 0, half)), ("reshape", (seq, half))))
+
+
+def _repeats(node: Any, interleaved: bool) -> bool:
+    """Tell whether both elements of every pair are the same: by how they were made, or by looking if it is no data."""
+    known = folded(node)
+    if known is not None:
+        half = known.shape[-1] // 2
+        parts = (
+            (known[..., 0::2], known[..., 1::2]) if interleaved else (known[..., :half], known[..., half:])
+        )
+        return bool(parts[0].equal(parts[1]))
+    while (made := _joined(node)) is None:
+        is_scaled = called(node, "mul") and number(node.args[1]) is not None
+        is_outer_part = called(node, "slice", "select") and not is_last(
+            node.args[0], argument(node, 1, "dim", 0)
+        )
+        if not is_scaled and not is_outer_part and packet(node) not in KEEPS_PAIRS:
+            return False
+        node = node.args[0]
+    return made[0] is made[1] and made[2] == interleaved

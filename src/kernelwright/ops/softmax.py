@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -16,6 +17,20 @@ from kernelwright.ops._draw import (
     hidden_extent,
     planted,
     rounded,
+    slices_beyond,
+)
+from kernelwright.ops._match import (
+    are_floats,
+    argument,
+    called,
+    flat,
+    inside_cast,
+    is_last,
+    kind,
+    rows_of,
+    shape,
+    shaped,
+    uncast,
 )
 
 if TYPE_CHECKING:
@@ -130,6 +145,12 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(case({"rows": 64, "cols": cols}, dtype) for cols in (64, 1024, 16384))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more elements than that, many rows long."""
+    axes = {"rows": slices_beyond(elements, 4096), "cols": 4096}
+    return BigCase(case(axes, dtype), "rows", 16)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     return case.axes["cols"] + int(2 / INTERNAL_SHARE)
@@ -166,3 +187,20 @@ def work(case: Case) -> Work:
         flops=5 * x.numel,
         compute_class=compute_class(case),
     )
+
+
+def recognise(node: Any) -> Match | None:
+    """Return softmax over the last axis, in fp32 inside or not."""
+    softmax = inside_cast(node)
+    if not called(softmax, "softmax", "_softmax") or not is_last(softmax, softmax.args[1]):
+        return None
+    x = softmax.args[0] if are_floats(node, softmax.args[0]) else uncast(softmax.args[0])
+    # A cast behind it belongs to it only if there was one before: fp32 inside, the input's type outside.
+    if not are_floats(node, x) or (node is not softmax and are_floats(softmax, x)):
+        return None
+    if called(softmax, "_softmax") and argument(softmax, 2, "half_to_float", False):
+        return None
+    dtype = kind(node)
+    assert dtype is not None
+    made = case({"rows": rows_of(x), "cols": shape(x)[-1]}, dtype)
+    return Match(made, {"x": flat(x)}, (shaped(node),))

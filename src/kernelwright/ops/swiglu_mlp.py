@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, TensorSpec
+from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
@@ -17,6 +18,20 @@ from kernelwright.ops._draw import (
     planted,
     product,
     rounded,
+    slices_beyond,
+)
+from kernelwright.ops._match import (
+    are_floats,
+    argument,
+    called,
+    commuted,
+    flat,
+    halves,
+    kind,
+    rows_of,
+    shape,
+    shaped,
+    uncast,
 )
 
 if TYPE_CHECKING:
@@ -157,6 +172,11 @@ def growth_cases(dtype: DType) -> tuple[Case, ...]:
     return tuple(_sized((32, 64, n), dtype) for n in (64, 512, 4096))
 
 
+def big_case(dtype: DType, elements: int) -> BigCase:
+    """Return a case of a little more elements than that, many rows and few hidden columns."""
+    return BigCase(_sized((slices_beyond(elements, 4096), 4096, 64), dtype), "m", 16)
+
+
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     # The first two products round `k` times and count in the scale with a share only.
@@ -200,3 +220,64 @@ def work(case: Case) -> Work:
         flops=6 * case.axes["m"] * case.axes["k"] * case.axes["n"],
         compute_class=compute_class(case),
     )
+
+
+def recognise(node: Any) -> Match | None:
+    """Return the gated layer that ends in its last product; gate and up may be one weight, split behind the product."""
+    hidden = _linear(node)
+    if hidden is None:
+        return None
+    for gated, lifted in commuted(uncast(hidden[0]), "mul"):
+        gate = _silu_of(uncast(gated))
+        if gate is None:
+            continue
+        found = _separate(gate, lifted) or _merged(gate, lifted)
+        if found is not None:
+            return _match(node, found, hidden[1])
+    return None
+
+
+def _match(node: Any, found: "tuple[Any, View, View]", down: Any) -> Match | None:
+    x, gate, up = found
+    k, n = shape(x)[-1], shape(down)[-1]
+    dtype = kind(node)
+    if not are_floats(node, x, gate.node, up.node, down) or dtype is None or shape(down) != (k, n):
+        return None
+    inputs = {"x": flat(x), "gate": gate, "up": up, "down": View(down)}
+    return Match(case({"m": rows_of(x), "k": k, "n": n}, dtype), inputs, (shaped(node),))
+
+
+def _linear(node: Any) -> tuple[Any, Any] | None:
+    """Return input and weight of a product without bias."""
+    if not called(node, "linear") or argument(node, 2, "bias") is not None:
+        return None
+    return node.args[0], node.args[1]
+
+
+def _silu_of(node: Any) -> Any | None:
+    """Return what silu is taken of, as `silu` or as x * sigmoid(x)."""
+    if called(node, "silu"):
+        return node.args[0]
+    for x, other in commuted(node, "mul"):
+        if called(other, "sigmoid") and other.args[0] is x:
+            return x
+    return None
+
+
+def _separate(gate: Any, up: Any) -> "tuple[Any, View, View] | None":
+    first, second = _linear(gate), _linear(up)
+    if first is None or second is None or first[0] is not second[0] or shape(first[1]) != shape(second[1]):
+        return None
+    return first[0], View(first[1]), View(second[1])
+
+
+def _merged(gate: Any, up: Any) -> "tuple[Any, View, View] | None":
+    """Return x and both halves of the one weight."""
+    for first, second, place in ((gate, up, 0), (up, gate, 1)):
+        both = halves(first, second)
+        whole = _linear(both) if both is not None else None
+        if whole is not None:
+            n = shape(whole[1])[0] // 2
+            lower, upper = (View(whole[1], (("narrow", (0, start, n)),)) for start in (0, n))
+            return whole[0], *((lower, upper) if place == 0 else (upper, lower))
+    return None

@@ -1,7 +1,7 @@
 """The GPU runner: launches plans on the judge's buffers and times them in captured graphs. Trusted code.
 
-1. Forked without a CUDA context (one does not survive a fork), with descriptors: control socket, input memory, output
-   memory, times slab.
+1. Forked without a CUDA context (one does not survive a fork), with control socket and times slab. It makes a context
+   at once; its one job follows, with input and output memory as descriptors.
 2. `Run` launches calls and waits for them. `Time` loads the arms anew, captures each over its calls in one graph,
    replays them in the order the judge chose, and leaves the seconds of each replay in the times slab.
 3. Only plans and trusted baselines run here. Inputs are mapped read-only for plans: the hardware refuses a write.
@@ -21,10 +21,32 @@ from kernelwright.backends._baseline import function_of
 from kernelwright.backends._cuda_memory import map_shared
 from kernelwright.backends._tensors import torch_dtype
 from kernelwright.core.case import TensorSpec
-from kernelwright.core.frames import NO_MEMORY, Reply, Word, pack_reply, read_message
-from kernelwright.core.messages import RUNNER_ORDER, Collect, DeviceJob, Run, Time, TimedArm
+from kernelwright.core.frames import (
+    HEADER,
+    NO_MEMORY,
+    WAITED,
+    Reply,
+    Word,
+    body_length,
+    pack_reply,
+    parse,
+    read_message,
+    receive_exactly,
+)
+from kernelwright.core.messages import (
+    RUNNER_ORDER,
+    Capture,
+    Collect,
+    DeviceJob,
+    Overlap,
+    Replay,
+    Run,
+    Time,
+    TimedArm,
+)
 from kernelwright.core.plan import LaunchPlan
 from kernelwright.worker.launcher import LaunchFailed, Modules, PreparedCall
+from kernelwright.worker.streams import Captured, overlapped
 
 WARM_UP = 2
 
@@ -40,6 +62,7 @@ class Launcher:
         }
         self.times = mmap.mmap(times, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self.modules = Modules(Path(job.folder))
+        self.captured: Captured | None = None
 
     def prepare(self, plan: LaunchPlan | None, modules: Modules, number: int) -> PreparedCall:
         """Return a plan bound to the buffers of a call."""
@@ -75,6 +98,30 @@ class Launcher:
         for number in range(order.first, order.first + order.count):
             self.prepare(self.job.plans[self.job.calls[number].case], self.modules, number).run()
         torch.cuda.synchronize()
+        return Reply(Word.DONE, 0, order.number)
+
+    def _own(self, number: int) -> Callable[[], None]:
+        """Return what launches a call of the job's own plan, with workspaces of its own."""
+        return self.prepare(self.job.plans[self.job.calls[number].case], self.modules, number).run
+
+    def overlap(self, order: Overlap) -> Reply:
+        """Launch lanes of calls at once, one stream each."""
+        warm = [self._own(number) for number in order.warm]
+        lanes = [[self._own(number) for number in lane] for lane in order.lanes]
+        if overlapped(warm, lanes, order.blocked_ms / 1e3):
+            return Reply(Word.DONE, 0, order.number)
+        return Reply(Word.DECLINED, WAITED, order.number)
+
+    def capture(self, order: Capture) -> Reply:
+        """Capture a call in a graph."""
+        self.captured = Captured(self._own(order.call))
+        return Reply(Word.DONE, 0, order.number)
+
+    def replay(self, order: Replay) -> Reply:
+        """Replay the captured call."""
+        if self.captured is None:
+            raise LaunchFailed("nothing was captured")
+        self.captured.replay(is_aside=order.is_aside)
         return Reply(Word.DONE, 0, order.number)
 
     def time(self, order: Time) -> Reply:
@@ -131,14 +178,21 @@ def _baseline(arm: TimedArm) -> Callable[..., Any]:
     return torch.compile(function, mode=mode, dynamic=False)
 
 
-def serve(control: int, inputs: int, outputs: int, times: int) -> None:
-    """Execute orders until the judge hangs up."""
+def serve(control: int, times: int, index: int) -> None:
+    """Make a context, take the one job with its buffers, and execute orders until the judge hangs up."""
     channel = socket.socket(fileno=control)
-    stream = channel.makefile("rb")
-    job = read_message(stream, RUNNER_ORDER)
+    torch.cuda.set_device(index)
+    torch.cuda.synchronize()
+    first, buffers, _, _ = socket.recv_fds(channel, HEADER.size, 2)
+    if not first:
+        return
+    header = first + receive_exactly(channel, HEADER.size - len(first))
+    job = parse(receive_exactly(channel, body_length(header)), RUNNER_ORDER)
     if not isinstance(job, DeviceJob):
         return
+    inputs, outputs = buffers
     launcher = Launcher(job, inputs, outputs, times)
+    stream = channel.makefile("rb")
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(job.calls))))
     while (order := read_message(stream, RUNNER_ORDER)) is not None:
         try:
@@ -146,6 +200,12 @@ def serve(control: int, inputs: int, outputs: int, times: int) -> None:
                 reply = launcher.run(order)
             elif isinstance(order, Time):
                 reply = launcher.time(order)
+            elif isinstance(order, Overlap):
+                reply = launcher.overlap(order)
+            elif isinstance(order, Capture):
+                reply = launcher.capture(order)
+            elif isinstance(order, Replay):
+                reply = launcher.replay(order)
             elif isinstance(order, Collect):
                 reply = Reply(Word.DONE, 0, order.number)
             else:

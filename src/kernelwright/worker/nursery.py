@@ -75,7 +75,7 @@ class Nursery:
         try:
             self.channel.detach()
             if order.kind == "launcher":
-                self._be_launcher(descriptors, level)
+                self._be_launcher(order, descriptors, level)
             control, artefact, inputs, outputs, log = descriptors
             os.dup2(log, 1)
             os.dup2(log, 2)
@@ -92,18 +92,18 @@ class Nursery:
         finally:
             os._exit(0)
 
-    def _be_launcher(self, descriptors: list[int], level: int) -> None:
+    def _be_launcher(self, order: Spawn, descriptors: list[int], level: int) -> None:
         from kernelwright.worker import device
 
-        control, inputs, outputs, times, log = descriptors
+        control, times, log = descriptors
         os.dup2(log, 1)
         os.dup2(log, 2)
-        _close_all_but(0, 1, 2, control, inputs, outputs, times, level)
+        _close_all_but(0, 1, 2, control, times, level)
         number = str(Path("/proc/self").readlink())
         reached = shut_in_launcher()
         os.write(level, f"{number} {reached}".encode())
         os.close(level)
-        device.serve(control, inputs, outputs, times)
+        device.serve(control, times, order.device)
         os._exit(0)
 
     def reap(self, name: int) -> Reaped:

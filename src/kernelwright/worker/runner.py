@@ -11,18 +11,44 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from kernelwright.backends._cuda_memory import map_shared
 from kernelwright.core import plugins
 from kernelwright.core.case import Case
-from kernelwright.core.frames import NO_MEMORY, ROUNDING, Reply, Word, pack_reply, read_message
-from kernelwright.core.messages import RUNNER_ORDER, Collect, Job, Region, Run, Spawn
+from kernelwright.core.frames import (
+    NO_MEMORY,
+    ROUNDING,
+    UNCAPTURED,
+    WAITED,
+    Reply,
+    Word,
+    pack_reply,
+    read_message,
+)
+from kernelwright.core.messages import (
+    RUNNER_ORDER,
+    Capture,
+    Collect,
+    Job,
+    Overlap,
+    Region,
+    Replay,
+    Run,
+    Spawn,
+)
+from kernelwright.worker import namespaces
 from kernelwright.worker.mapping import map_region
+from kernelwright.worker.namespaces import NEW_NETWORK
 from kernelwright.worker.sandbox import Ground, Needs, close_door, own_folder
 from kernelwright.worker.seccomp import Rules
+
+if TYPE_CHECKING:
+    from kernelwright.worker.streams import Captured
 
 CPU_SECONDS = 600
 FILE_BYTES = 64 << 20
@@ -50,12 +76,19 @@ def shut_in(ground: Ground, needs: Needs, artefact: int, *, warded: bool) -> str
     """Enter the sandbox with a copy of the artefact in its folder; return the names of the layers in force."""
     os.setsid()
     reached = (["pids"] if warded else []) + own_folder(ground, needs, warded=warded)
+    on_device = "device" in ground.without
+    if on_device:
+        with suppress(OSError):
+            namespaces.unshare(NEW_NETWORK)
+            reached.append("network")
     # By descriptor and as a copy: the file the judge keeps is not even readable from in here.
     with os.fdopen(artefact, "rb") as source, Path(ARTEFACT).open("wb") as target:
         shutil.copyfileobj(source, target)
     Path(ARTEFACT).chmod(0o555)
-    # In a ward of its own there is nobody else to signal; without one, the filter sees to it.
-    return close_door(ground, needs, Rules(own_pid=None if warded else os.getpid()), reached)
+    # In a ward of its own there is nobody else to signal; without one, the filter sees to it. A GPU's driver does not
+    # start without a local socket; in a network of its own there is nobody to reach by it.
+    rules = Rules(own_pid=None if warded else os.getpid(), local_sockets=on_device)
+    return close_door(ground, needs, rules, reached)
 
 
 def serve(control: int, inputs: int, outputs: int, backends: Mapping[str, ModuleType]) -> None:
@@ -121,6 +154,7 @@ def _loop(
     addresses: list[dict[str, int]],
 ) -> None:
     returned: list[tuple[int, Any]] = []
+    streams = _Streams(job, closures, addresses)
     while (order := read_message(stream, RUNNER_ORDER)) is not None:
         if isinstance(order, Run):
             returned.clear()
@@ -133,6 +167,8 @@ def _loop(
             returned.clear()
             _drain(job)
             channel.sendall(pack_reply(Reply(Word.DONE, 0, order.number)))
+        elif isinstance(order, Overlap | Capture | Replay):
+            channel.sendall(pack_reply(streams.obey(order)))
 
 
 def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int, Any]]) -> Reply:
@@ -150,6 +186,70 @@ def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int
     if not _rounds_to_nearest():
         return Reply(Word.DECLINED, ROUNDING, order.number)
     return Reply(Word.DONE, 0, order.number)
+
+
+class _Streams:
+    """Calls on streams of their own and in graphs, on a GPU."""
+
+    def __init__(self, job: Job, closures: list[Callable[[], Any]], addresses: list[dict[str, int]]) -> None:
+        self.job, self.closures, self.addresses = job, closures, addresses
+        self.call = 0
+        self.captured: Captured | None = None
+        self.refusal = 0
+        """Code of the last call that declined."""
+
+    def obey(self, order: Overlap | Capture | Replay) -> Reply:
+        """Carry out an order."""
+        self.refusal = 0
+        try:
+            if isinstance(order, Overlap):
+                done = self._overlap(order)
+            elif isinstance(order, Capture):
+                done = self._capture(order)
+            else:
+                done = self._replay(order)
+        except Exception as error:  # noqa: BLE001 - the worker's outermost frame
+            code = _complain(error)
+            if isinstance(order, Capture):
+                return Reply(Word.DECLINED, UNCAPTURED, order.number)
+            return Reply(Word.FAILED, code, order.number)
+        if self.refusal:
+            return Reply(Word.DECLINED, self.refusal, order.number)
+        return done
+
+    def _finish(self, number: int, value: Any) -> None:
+        """Copy what a call returned on the stream it ran on; what is not there yet never will be."""
+        if value.__class__ is int:
+            self.refusal = value & 0xFF or self.refusal
+        else:
+            _copy_out(self.job, number, self.addresses[number], value)
+
+    def _run(self, number: int) -> None:
+        self._finish(number, self.closures[number]())
+
+    def _overlap(self, order: Overlap) -> Reply:
+        from kernelwright.worker.streams import overlapped
+
+        warm = [partial(self._run, number) for number in order.warm]
+        lanes = [[partial(self._run, number) for number in lane] for lane in order.lanes]
+        if overlapped(warm, lanes, order.blocked_ms / 1e3):
+            return Reply(Word.DONE, 0, order.number)
+        return Reply(Word.DECLINED, WAITED, order.number)
+
+    def _capture(self, order: Capture) -> Reply:
+        from kernelwright.worker.streams import Captured
+
+        self.call, self.captured = order.call, Captured(self.closures[order.call])
+        if self.captured.value.__class__ is int:
+            self.refusal = self.captured.value & 0xFF
+        return Reply(Word.DONE, 0, order.number)
+
+    def _replay(self, order: Replay) -> Reply:
+        assert self.captured is not None, "captured first"
+        self.captured.replay(is_aside=order.is_aside)
+        self._finish(self.call, self.captured.value)
+        _drain(self.job)
+        return Reply(Word.DONE, 0, order.number)
 
 
 def _rounds_to_nearest() -> bool:

@@ -110,6 +110,14 @@ class Bench:
         ]
         return found or [min(self.problem.cases, key=input_elements)]
 
+    def known_cases(self) -> list[Case]:
+        """Return every case that is put to every candidate, but for those drawn at random; the smallest first."""
+        known = [*self.op.public_cases(), *self.op.edge_cases()]
+        known += [case for kind in self.dtypes for case in self.op.growth_cases(kind)]
+        most = SWEEP_ELEMENTS[self.is_cpu]
+        wanted = [case for case in known if case.dtype in self.dtypes and input_elements(case) <= most]
+        return sorted(wanted, key=input_elements)
+
     def hidden_case(self, most: int) -> Case:
         """Return a random legal case of at most so many elements, or the smallest of many drawn."""
         if self.has_fixed_cases:
@@ -151,6 +159,17 @@ class Failure:
 
 Found = tuple[int, Failure | None]
 """How many calls or facts were checked, and the failure if there was one."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Why a stage passed without checking what it is there for."""
+
+    reason: str
+
+
+Told = tuple[int, Failure | Skipped | None]
+"""The same of a stage that does not apply everywhere."""
 
 
 def input_elements(case: Case) -> int:

@@ -46,7 +46,7 @@ class SanitizedNursery(Service):
     """A nursery whose runners can load sanitized libraries."""
 
     def __init__(self, home: Path, threads: int, runtime: Path) -> None:
-        self.name, self.sandbox = "nursery", ""
+        self.name, self.sandbox, self.spare = "nursery", "", None
         self.channel, theirs = socket.socketpair()
         self.log = tempfile.TemporaryFile(dir=home)
         environment = child_environment(os.environ, PACKAGE_ROOT, home, threads)

@@ -1,0 +1,96 @@
+"""Calls on streams of their own, and calls in graphs: what both kinds of GPU runners do with them.
+
+Streams of torch do not wait for the legacy default stream, so calls that were put on them end while it is blocked. All
+lanes are held back by one gate until everything is enqueued, so that they really run side by side. Between the calls
+memory is taken, filled and given back, on the lanes themselves and on a stream of its own: what is used after it was
+freed is overwritten.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+WARM_UP = 2
+PROBE_CYCLES = 4_000_000
+GATE_SHARE = 0.1
+"""How long the lanes are held back, in the time the legacy default stream is blocked."""
+CHURNED_BYTES = (1 << 9, 1 << 14, 1 << 18, 1 << 21)
+
+Closure = Callable[[], Any]
+
+
+def overlapped(warm: Sequence[Closure], lanes: Sequence[Sequence[Closure]], blocked_s: float) -> bool:
+    """Run lanes of calls at once, one stream each; tell whether all ended before the legacy default stream was free."""
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in lanes]
+    gate, churn = torch.cuda.Stream(), torch.cuda.Stream()
+    for stream, closure in zip(streams, warm, strict=True):
+        _on(stream, closure)
+        _on(stream, _churn)
+    _on(churn, _churn)
+    cycles = _cycles_per_second() * blocked_s
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.default_stream()):
+        torch.cuda._sleep(int(cycles))
+        freed = torch.cuda.Event()
+        freed.record()
+    with torch.cuda.stream(gate):
+        torch.cuda._sleep(int(cycles * GATE_SHARE))
+    for stream in streams:
+        stream.wait_stream(gate)
+    for turn in range(max(len(lane) for lane in lanes)):
+        for stream, lane in zip(streams, lanes, strict=True):
+            if turn < len(lane):
+                _on(stream, lane[turn])
+                _on(stream, _churn)
+        _on(churn, _churn)
+    for stream in streams:
+        stream.synchronize()
+    is_in_time = not freed.query()
+    torch.cuda.synchronize()
+    return is_in_time
+
+
+def _on(stream: torch.cuda.Stream, closure: Closure) -> None:
+    with torch.cuda.stream(stream):
+        closure()
+
+
+def _churn() -> None:
+    """Take memory of several sizes, make it NaN in every float type and give it back."""
+    for nbytes in CHURNED_BYTES:
+        torch.empty(nbytes, dtype=torch.uint8, device="cuda").fill_(0xFF)
+
+
+def _cycles_per_second() -> float:
+    """Return how many cycles of a sleeping kernel make a second; the first sleep only wakes the clocks."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(PROBE_CYCLES)
+    start.record()
+    torch.cuda._sleep(PROBE_CYCLES)
+    end.record()
+    end.synchronize()
+    return PROBE_CYCLES / (start.elapsed_time(end) / 1e3)
+
+
+class Captured:
+    """One call in a graph, and what it returned there: replays write it anew."""
+
+    def __init__(self, closure: Closure) -> None:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        for _ in range(WARM_UP):
+            _on(side, closure)
+        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.synchronize()
+        self.closure = closure  # what the graph refers to must outlive it
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.value = closure()
+
+    def replay(self, *, is_aside: bool) -> None:
+        """Replay it and wait, on the usual stream or on another one."""
+        with torch.cuda.stream(torch.cuda.Stream() if is_aside else torch.cuda.current_stream()):
+            self.graph.replay()
+        torch.cuda.synchronize()

@@ -1,0 +1,199 @@
+"""The last audits on a CPU: tensors beyond an index, and lives of thousands of calls."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from kernelwright.core import plugins
+from kernelwright.core.case import DType
+from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Stage, Status
+from kernelwright.hardware.detect import cpu_device
+from kernelwright.judge.evaluate import Judge
+from kernelwright.judge.stages import run_stage
+from kernelwright.judge.stages.bench import Found
+from kernelwright.judge.stages.big_index import ELEMENTS, block_starts, check_big
+from kernelwright.judge.stages.longevity import GAUGES, Held, grown, more_of
+from kernelwright.ops import rmsnorm
+from tests.cheats.specimen import author_candidate, honest_source, problem_of
+from tests.cpu.conftest import cpp
+from tests.cpu.test_stages import HONEST
+
+BITS = 22
+"""How many bits an offset has in these tests: 2^31 elements would take minutes."""
+WRAPPED = f"& ((int64_t(1) << {BITS}) - 1)"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+    home = tmp_path_factory.mktemp("judge")
+    settings = JudgeSettings(
+        threads=2,
+        max_pairs=1,
+        alpha=0.001,
+        hidden_shapes=2,
+        cache_folder=str(home / "cache"),
+        blob_folder=str(home / "blobs"),
+    )
+    found = Judge(settings, lambda _: None)
+    yield found
+    found.close()
+
+
+def put(source: str, old: str, new: str) -> str:
+    assert source.count(old) == 1
+    return source.replace(old, new)
+
+
+READS_WRAPPED = put(HONEST, "->data) + row * step", f"->data) + ((row * step) {WRAPPED})")
+WRITES_WRAPPED = put(
+    HONEST, "->data) + row * out->stride[0]", f"->data) + ((row * out->stride[0]) {WRAPPED})"
+)
+
+
+def beyond_the_bits(room: Judge, problem: Problem, source: str) -> Found:
+    return check_big(room.bench(problem, cpp(source)), rmsnorm.big_case(DType.FP16, 1 << BITS))
+
+
+@pytest.mark.parametrize(
+    ("source", "status"), [(READS_WRAPPED, Status.WRONG), (WRITES_WRAPPED, Status.NOT_WRITTEN)]
+)
+def test_an_offset_that_loses_its_upper_bits_is_found(
+    source: str, status: Status, room: Judge, problem: Problem
+) -> None:
+    _, failure = beyond_the_bits(room, problem, source)
+    assert failure is not None
+    assert failure.status is status, failure.reason
+
+
+def test_the_honest_kernel_passes_beyond_the_bits(room: Judge, problem: Problem) -> None:
+    assert beyond_the_bits(room, problem, HONEST) == (4, None)
+
+
+@pytest.mark.parametrize(
+    "op", ["softmax", "layernorm", "reduce", "rope", "cross_entropy", "matmul", "attention"]
+)
+def test_blocks_of_a_big_case_are_right_where_the_kernel_is(op: str, room: Judge) -> None:
+    bench = room.bench(problem_of(op, cpu_device()), author_candidate(op, "cpp", honest_source(op)))
+    checked, failure = check_big(bench, bench.op.big_case(DType.FP32, 1 << BITS))
+    assert failure is None, failure
+    assert checked >= 1
+
+
+def test_a_loss_over_rows_far_apart_needs_every_one_of_them(room: Judge) -> None:
+    # Rows behind the bits are read from the front: the ignored labels leave only those that are checked.
+    read = "logits->data) + row * logits->stride[0]"
+    source = put(
+        honest_source("cross_entropy"), read, f"logits->data) + ((row * logits->stride[0]) {WRAPPED})"
+    )
+    bench = room.bench(
+        problem_of("cross_entropy", cpu_device()), author_candidate("cross_entropy", "cpp", source)
+    )
+    _, failure = check_big(bench, bench.op.big_case(DType.FP32, 1 << BITS))
+    assert failure is not None
+    assert failure.status is Status.WRONG
+
+
+@pytest.mark.parametrize("op", ["softmax", "rope", "cross_entropy", "matmul", "attention", "swiglu_mlp"])
+def test_blocks_lie_at_both_ends_and_where_offsets_wrap_around(op: str, room: Judge) -> None:
+    module = plugins.load("ops", op)
+    problem = Problem(op=op, cases=module.public_cases()[:1], device=cpu_device())
+    big = module.big_case(DType.FP16, ELEMENTS)
+    starts, extent = block_starts(room.bench(problem, cpp(HONEST)), big), big.case.axes[big.axis]
+    largest = max((*big.case.inputs, *big.case.outputs), key=lambda spec: spec.numel)
+    assert largest.numel > ELEMENTS
+    assert {0, extent - big.block} <= set(starts)
+    ordered = sorted(starts)
+    assert all(later - earlier >= big.block for earlier, later in pairwise(ordered))
+    beyond = (ELEMENTS // 2) // (largest.numel // extent)
+    assert any(start <= beyond < start + big.block for start in starts)
+
+
+def test_a_stage_that_has_nothing_to_check_says_why(room: Judge, problem: Problem) -> None:
+    small = problem.device.model_copy(update={"memory_bytes": 1 << 30})
+    bench = room.bench(problem.model_copy(update={"device": small}), cpp(HONEST))
+    for stage, word in (
+        (Stage.BIG_INDEX, "GiB"),
+        (Stage.STREAMS, "streams"),
+        (Stage.GRAPH_CAPTURE, "graphs"),
+    ):
+        result, failure = run_stage(stage, bench)
+        assert (failure, result.passed, result.checked, word in result.reason) == (None, True, 0, True)
+
+
+LEAKS = {
+    "four kilobytes a call": ("static_cast<volatile char*>(std::malloc(4096))[0] = 1;", "memory"),
+    "pages nobody touches": (
+        "mmap(nullptr, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);",
+        "address space",
+    ),
+    "a thread a call": (
+        "pthread_t t; pthread_create(&t, nullptr, [](void*) -> void* { for (;;) pause(); }, nullptr);",
+        "threads",
+    ),
+    "a descriptor a call": ("if (dup(1) < -1) return KW_OK;", "descriptors"),
+}
+HEADERS = "#include <pthread.h>\n#include <sys/mman.h>\n#include <unistd.h>\n"
+
+
+def lived(room: Judge, problem: Problem, statement: str) -> tuple[int, Status | None, str]:
+    source = put(put(HONEST, "/*before*/", statement), "/*outside*/", HEADERS)
+    bench = replace(room.bench(problem, cpp(source)), guards_off=True)
+    result, failure = run_stage(Stage.LONGEVITY, bench)
+    return result.checked, failure.status if failure else None, result.reason
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_what_grows_with_every_call_is_a_leak(name: str, room: Judge, problem: Problem) -> None:
+    statement, word = LEAKS[name]
+    _, status, reason = lived(room, problem, statement)
+    assert (status, word in reason) == (Status.LEAK, True), reason
+
+
+ONCE = "static std::vector<char> kept; if (kept.empty()) kept.assign(64 << 20, 1);"
+
+
+def test_a_workspace_that_is_kept_once_is_no_leak(room: Judge, problem: Problem) -> None:
+    checked, status, reason = lived(room, problem, ONCE)
+    assert (status, reason) == (None, "")
+    assert checked > 2000
+
+
+def test_an_answer_that_goes_bad_after_thousands_of_calls_is_wrong(room: Judge, problem: Problem) -> None:
+    late = "static int calls = 0; if (++calls > 2000 && x->shape[0]) std::memset(out->data, 0, 2);"
+    source = put(HONEST, "/*after*/", late)
+    _, failure = run_stage(Stage.LONGEVITY, room.bench(problem, cpp(source)))
+    assert failure is not None
+    assert failure.status is Status.WRONG, failure.reason
+
+
+def looks(*private: int) -> list[Held]:
+    return [Held((size, 0, 0), 1, 8) for size in private]
+
+
+def test_only_steady_growth_is_one() -> None:
+    step = 1 << 20
+    steady, once = [n * step for n in range(7)], [0, *[8 * step] * 6]
+    assert "bytes a call" in (grown(looks(*steady), 1000, GAUGES) or "")
+    assert grown(looks(*once), 1000, GAUGES) is None
+    assert grown(looks(*steady), 1_000_000, GAUGES) is None
+    assert grown(looks(*steady), 1000, GAUGES[-1:]) is None
+
+
+def test_a_few_threads_more_are_no_leak_and_many_are() -> None:
+    before = Held((0, 0, 0), 4, 8)
+    assert more_of(before, Held((0, 0, 0), 8, 12)) is None
+    assert "threads grew from 4 to 12" in (more_of(before, Held((0, 0, 0), 12, 8)) or "")
+    assert "descriptors" in (more_of(before, Held((0, 0, 0), 4, 16)) or "")
