@@ -72,10 +72,13 @@ KW_DEVICE float reciprocal(float x) {
     return y;
 }
 
+template <typename T> constexpr bool is_bf16 = false;
+template <> inline constexpr bool is_bf16<__nv_bfloat16> = true;
+
 // e^(x - top) and x / y as exactly as a result of type T can show, one instruction each for 16-bit types.
 template <typename T> KW_DEVICE float exp_below(float x, float top) {
     if constexpr (sizeof(T) == 4) return expf(x - top);
-    return exp2_fast(fmaf(x, LOG2_E, -top * LOG2_E));
+    return exp2_fast((x - top) * LOG2_E);
 }
 template <typename T> KW_DEVICE float quotient(float x, float y) {
     if constexpr (sizeof(T) == 4) return x / y;
@@ -85,6 +88,8 @@ template <typename T> KW_DEVICE float quotient(float x, float y) {
 // lifts powers that bf16 can still show over 2^-126, below which exp2_fast gives 0.
 template <typename T> KW_DEVICE float power_below(float x, float top) {
     if constexpr (sizeof(T) == 4) return expf(x - top);
+    // Beside a maximum of 1e16, which bf16 can hold, the rounding of top * LOG2_E alone would be 2^29.
+    if constexpr (is_bf16<T>) return exp2_fast(fmaf(x - top, LOG2_E, 64.0f));
     return exp2_fast(fmaf(x, LOG2_E, fmaf(-top, LOG2_E, 64.0f)));
 }
 
