@@ -1,12 +1,14 @@
 """Does the clock ever keep what is not faster? Decisions of the real judge on pairs whose truth is known.
 
     python benchmarks/judge_validity.py aa --count 500 --budget-s 3000 --out rows.json      # the same kernel twice
-    python benchmarks/judge_validity.py effects --budget-s 1200 --out rows.json             # known gains and losses
+    python benchmarks/judge_validity.py effects --count 50 --budget-s 1200 --out rows.json  # known gains and losses
     python benchmarks/judge_validity.py naive --count 500 --out rows.json                   # one mean each, keep at 1 %
     python benchmarks/judge_validity.py summary                                             # replays, bounds, table
 
-Both arms of an A/A decision are built separately, from sources that differ in a comment alone. Rows already in the
-output file or in benchmarks/results/judge_validity.json are kept: a run cut short goes on where it stopped.
+`--device cuda` asks a GPU, `--tier B` candidates with host code of their own there. Challengers are raced in groups, as
+a search does. Both arms of an A/A decision are built separately, from sources that differ in a comment alone. Rows
+already in the output file or in benchmarks/results/judge_validity.json are kept: a run cut short goes on where it
+stopped.
 """
 
 import argparse
@@ -18,14 +20,16 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from kernelwright.core import plugins
-from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.candidate import Author, Candidate, Origin
 from kernelwright.core.case import Case, DType
+from kernelwright.core.device import Device
 from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import KeepRule, standing
@@ -33,44 +37,129 @@ from kernelwright.core.verdict import JUDGE_VERSION, Comparison, Outcome
 from kernelwright.engine.app import versions
 from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import JudgeClient
-from kernelwright.hardware.detect import cpu_device, usable_cores
+from kernelwright.hardware.detect import devices, usable_cores
 
 RESULTS = Path(__file__).parent / "results" / "judge_validity.json"
-SIZES = {"rmsnorm": (256, 256), "softmax": (512, 512), "layernorm": (128, 1024), "reduce": (1024, 1024)}
-"""Kernels of about 10 to 300 microseconds."""
-ALPHA, MAX_PAIRS = 0.001, 60
-EFFECTS = (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20)
-"""Work the challenger saves (or adds), as a share of the incumbent's."""
-REPLAYS, BLOCK = 20_000, 20
+ALPHA, MAX_PAIRS = 0.001, 20
+GROUP = {"cpu": 6, "cuda": 15}
+"""Challengers raced at once."""
+REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
 STRESSES = ("quiet", "idle gaps", "background load")
-ENTRIES = {
-    "rmsnorm": "const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out",
+BASE_SHARE = 0.25
+"""Rows the incumbent of an effect does twice; challengers do more or fewer of them twice."""
+EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
+"""Work the challengers of one race save (or add), as a share of their own."""
+
+
+class Kernel(NamedTuple):
+    """What decisions are made on."""
+
+    op: str
+    backend: str
+    axes: Mapping[str, int]
+    dtype: DType
+
+
+KERNELS = {
+    "cpu": (
+        Kernel("matmul", "cpp", {"m": 192, "n": 192, "k": 192}, DType.FP32),
+        Kernel("softmax", "cpp", {"rows": 256, "cols": 512}, DType.FP32),
+        Kernel("swiglu_mlp", "cpp", {"m": 64, "k": 192, "n": 256}, DType.FP32),
+        Kernel("rmsnorm", "cpp", {"rows": 256, "cols": 256}, DType.FP32),
+        Kernel("reduce", "cpp", {"rows": 512, "cols": 1024}, DType.FP32),
+    ),
+    "cuda": (
+        Kernel("rmsnorm", "triton", {"rows": 2048, "cols": 2048}, DType.FP16),
+        Kernel("softmax", "cuda", {"rows": 2048, "cols": 1024}, DType.BF16),
+        Kernel("layernorm", "triton", {"rows": 1024, "cols": 4096}, DType.FP16),
+        Kernel("matmul", "cuda", {"m": 512, "n": 1024, "k": 512}, DType.FP16),
+        Kernel("reduce", "cuda", {"rows": 4096, "cols": 2048}, DType.FP32),
+    ),
 }
+"""Kernels of about 5 to 400 microseconds."""
+ENTRY = "const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out"
+TRITON_TWICE = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def norm(x, weight, out, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    value = tl.load(x + row * cols + col, mask=inside, other=0.0).to(tl.float32)
+    gain = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value) / cols + eps)
+    tl.store(out + row * cols + col, (value * scale * gain).to(out.dtype.element_ty), mask=inside)
+
+def plan(case, params, device):
+    rows, cols = case.axes.rows, case.axes.cols
+    args = ["x", "weight", "out", cols, case.scalars.eps]
+    constants = {"BLOCK": next_power_of_2(cols)}
+    again = rows * SHARE // 10000
+    return {"launches": [
+        {"kernel": "norm", "grid": (rows,), "args": args, "constants": constants, "num_warps": 8},
+        {"kernel": "norm", "grid": (again,), "args": args, "constants": constants, "num_warps": 8},
+    ]}
+"""
+PYTHON_NORM = """
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def norm(x, weight, out, cols, eps, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    col = tl.arange(0, BLOCK)
+    inside = col < cols
+    value = tl.load(x + row * cols + col, mask=inside, other=0.0).to(tl.float32)
+    gain = tl.load(weight + col, mask=inside, other=0.0).to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(value * value) / cols + eps)
+    tl.store(out + row * cols + col, (value * scale * gain).to(out.dtype.element_ty), mask=inside)
+
+def kernel_fn(x, weight, eps):
+    out = torch.empty_like(x)
+    rows, cols = x.shape
+    norm[(rows,)](x, weight, out, cols, eps, BLOCK=triton.next_power_of_2(cols), num_warps=8)
+    return out
+"""
+TIER_B = Kernel("rmsnorm", "python", {"rows": 2048, "cols": 2048}, DType.FP16)
 
 
-def problem_of(op_name: str) -> Problem:
+def problem_of(kernel: Kernel, device: Device) -> Problem:
     """Return the problem decisions are made on."""
-    rows, cols = SIZES[op_name]
-    case: Case = plugins.load("ops", op_name).case({"rows": rows, "cols": cols}, DType.FP32)
-    return Problem(op=op_name, cases=(case,), device=cpu_device())
+    case: Case = plugins.load("ops", kernel.op).case(kernel.axes, kernel.dtype)
+    return Problem(op=kernel.op, cases=(case,), device=device)
 
 
 def marked(candidate: Candidate, mark: str) -> Candidate:
     """Return the same kernel from a source that differs in a comment: another artefact, built on its own."""
-    return candidate.model_copy(update={"source": f"{candidate.source}\n// {mark}\n"})
+    sign = "//" if candidate.backend in ("cpp", "cuda") else "#"
+    return candidate.model_copy(update={"source": f"{candidate.source}\n{sign} {mark}\n"})
 
 
-def honest(op_name: str) -> Candidate:
-    """Return the C++ seed of an op."""
-    found = seed(op_name, "cpp", Origin.AUTHOR)
+def honest(kernel: Kernel) -> Candidate:
+    """Return the seed of an op, or the Python file with host code of its own."""
+    if kernel.backend == "python":
+        return written(kernel, PYTHON_NORM)
+    found = seed(kernel.op, kernel.backend, Origin.AUTHOR)
     assert found is not None
     return found
 
 
-def diluted(share: float) -> Candidate:
-    """Return the rmsnorm seed that does a share of its rows again: a known amount of work more."""
-    base = honest("rmsnorm")
-    entry = f'extern "C" int kernel_fn({ENTRIES["rmsnorm"]}) {{'
+def written(kernel: Kernel, source: str) -> Candidate:
+    """Return a candidate of a source."""
+    return Candidate(op=kernel.op, backend=kernel.backend, source=source, author=Author(name="benchmark"))
+
+
+def diluted(device: Device, share: float) -> tuple[Kernel, Candidate]:
+    """Return an rmsnorm that does a share of its rows again: a known amount of work more."""
+    if device.kind != "cpu":
+        kernel = Kernel("rmsnorm", "triton", {"rows": 16384, "cols": 2048}, DType.FP16)
+        return kernel, written(kernel, TRITON_TWICE.replace("SHARE", str(round(share * 10000))))
+    kernel = Kernel("rmsnorm", "cpp", {"rows": 400, "cols": 256}, DType.FP32)
+    base = honest(kernel)
+    entry = f'extern "C" int kernel_fn({ENTRY}) {{'
     assert entry in base.source
     renamed = base.source.replace(entry, entry.replace('extern "C" int kernel_fn', "static int once"))
     again = f"""
@@ -81,14 +170,15 @@ def diluted(share: float) -> Candidate:
     return code == KW_OK && part.shape[0] > 0 ? once(&part, weight, eps, &target) : code;
 }}
 """
-    return base.model_copy(update={"source": renamed + again})
+    return kernel, base.model_copy(update={"source": renamed + again})
 
 
 class Session:
     """One judge, the rows so far, and a deadline."""
 
-    def __init__(self, out: Path, home: Path, budget_s: float) -> None:
-        self.out, self.home, self.deadline = out, home, time.monotonic() + budget_s
+    def __init__(self, device: Device, out: Path, home: Path, budget_s: float) -> None:
+        self.device, self.out, self.home = device, out, home
+        self.deadline = time.monotonic() + budget_s
         self.rows = {row["key"]: row for path in (RESULTS, out) if path.exists() for row in rows_of(path)}
         settings = JudgeSettings(
             threads=usable_cores(),
@@ -101,31 +191,37 @@ class Session:
         )
         self.judge = JudgeClient(settings, lambda _: None)
 
-    def wanted(self, keys: Sequence[str]) -> Iterator[str]:
-        """Yield the keys that have no row yet, until the budget is spent."""
-        for key in keys:
-            if key not in self.rows and time.monotonic() < self.deadline:
-                yield key
+    def missing(self, keys: Sequence[str]) -> list[str]:
+        """Return the keys that have no row yet; none once the budget is spent."""
+        return [key for key in keys if key not in self.rows] if time.monotonic() < self.deadline else []
 
-    def decide(self, key: str, incumbent: Candidate, challenger: Candidate, **facts: object) -> None:
-        """Make one decision and keep its row, on disk at once."""
+    def decide(
+        self,
+        kernel: Kernel,
+        incumbent: Candidate,
+        challengers: Mapping[str, Candidate],
+        facts: Mapping[str, Mapping[str, object]],
+    ) -> None:
+        """Race challengers, by the key of their rows, and keep what was decided, on disk at once."""
         started = time.perf_counter()
-        found = self.judge.compare(problem_of(incumbent.op), incumbent, challenger)
-        assert isinstance(found, Comparison), found
-        row: dict[str, object] = {"key": key, **facts, "op": incumbent.op, "judge": JUDGE_VERSION}
-        row |= {"outcome": found.outcome.value, "ratio": round(found.ratio, 5), "pairs": found.pairs}
-        row |= {"log_ratios": [round(value, 5) for value in found.log_ratios]}
-        row |= {"load": round(os.getloadavg()[0], 1), "seconds": round(time.perf_counter() - started, 1)}
-        self.save(row)
-        print(
-            f"{key}: {found.outcome.value} x{found.ratio:.4f} after {found.pairs} pairs, {row['seconds']} s"
-        )
+        found = self.judge.race(problem_of(kernel, self.device), incumbent, tuple(challengers.values()))
+        seconds = round((time.perf_counter() - started) / len(found), 2)
+        for key, one in zip(challengers, found, strict=True):
+            assert isinstance(one, Comparison), one
+            row: dict[str, object] = {"key": key, **facts[key], "op": kernel.op, "backend": kernel.backend}
+            row |= {"device": self.device.title, "judge": JUDGE_VERSION, "clock": one.clock}
+            row |= {"outcome": one.outcome.value, "ratio": round(one.ratio, 5), "pairs": one.pairs}
+            row |= {"log_ratios": [round(value, 5) for value in one.log_ratios]}
+            row |= {"load": round(os.getloadavg()[0], 1), "seconds": seconds}
+            self.rows[key] = row
+        self.save()
+        told = ", ".join(f"{one.outcome.value} x{one.ratio:.4f} ({one.pairs})" for one in found)  # type: ignore[union-attr]
+        print(f"{next(iter(challengers))}: {told}; {seconds} s each", flush=True)
 
-    def save(self, row: dict[str, object]) -> None:
-        """Keep a row."""
-        self.rows[str(row["key"])] = row
-        head = {"device": cpu_device().model_dump(mode="json"), "versions": versions()}
-        head |= {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    def save(self) -> None:
+        """Write all rows."""
+        head = {"versions": versions(), "command": " ".join(sys.argv)}
+        head |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
         self.out.write_text(json.dumps(head | {"rows": list(self.rows.values())}) + "\n")
 
 
@@ -135,20 +231,26 @@ def rows_of(path: Path) -> list[dict[str, object]]:
     return [row for row in rows if row["judge"] == JUDGE_VERSION]
 
 
-def same_kernel(session: Session, count: int) -> None:
+def same_kernel(session: Session, count: int, tier: str) -> None:
     """Decide on a kernel against itself, quiet, with idle gaps, and beside a busy process."""
-    keys = [f"aa/{number:04d}" for number in range(count)]
-    for key in session.wanted(keys):
-        number = int(key.split("/")[1])
-        op_name = list(SIZES)[number % len(SIZES)]
-        stress = STRESSES[number // len(SIZES) % len(STRESSES)]
-        base = honest(op_name)
+    kind = session.device.kind.value
+    size = GROUP[kind] if tier == "A" or kind == "cpu" else 4
+    for group in range(-(-count // size)):
+        keys = [f"aa/{kind}/{tier}/{number:05d}" for number in range(group * size, (group + 1) * size)]
+        if not (keys := session.missing(keys)):
+            continue
+        kernel = TIER_B if tier == "B" and kind == "cuda" else KERNELS[kind][group % len(KERNELS[kind])]
+        stress = STRESSES[group // len(KERNELS[kind]) % len(STRESSES)]
+        base = honest(kernel)
         if stress == "idle gaps":
             time.sleep(random.uniform(0, 2))
         busy = subprocess.Popen([sys.executable, "-c", BUSY]) if stress == "background load" else None
         try:
-            # A handful of builds serve all decisions: what counts is that two artefacts are never one.
-            session.decide(key, marked(base, f"a{number % 8}"), marked(base, f"b{number % 8}"), stress=stress)
+            # Two sets of builds serve all decisions in turn: what counts is that two artefacts are never one.
+            turn = group // len(KERNELS[kind]) % 2
+            challengers = {key: marked(base, f"b{turn}{place}") for place, key in enumerate(keys)}
+            facts = {key: {"stress": stress} for key in keys}
+            session.decide(kernel, marked(base, f"a{turn}"), challengers, facts)
         finally:
             if busy is not None:
                 busy.kill()
@@ -160,50 +262,73 @@ BUSY = "import time\nwhile True:\n    end = time.time() + 0.05\n    while time.t
 
 def known_effects(session: Session, count: int) -> None:
     """Decide on challengers that do a known share of work less or more."""
-    keys = [f"effect/{effect:+.2f}/{number:03d}" for number in range(count) for effect in EFFECTS]
-    for key in session.wanted(keys):
-        effect = float(key.split("/")[1])
-        plain, more = diluted(0.0), diluted(abs(effect))
-        incumbent, challenger = (more, plain) if effect > 0 else (plain, more)
-        session.decide(key, incumbent, challenger, effect=effect)
+    kind = session.device.kind.value
+    kernel, incumbent = diluted(session.device, BASE_SHARE)
+    for number in range(count):
+        effects = {
+            f"effect/{kind}/{number:03d}/{place}": effect for place, effect in enumerate(EFFECTS[kind])
+        }
+        if not (keys := session.missing(list(effects))):
+            continue
+        shares = {key: (1 + BASE_SHARE) / (1 + effects[key]) - 1 for key in keys}
+        challengers = {
+            key: marked(diluted(session.device, share)[1], key.rpartition("/")[2])
+            for key, share in shares.items()
+        }
+        session.decide(kernel, incumbent, challengers, {key: {"effect": effects[key]} for key in keys})
 
 
 def summary(rows: Sequence[dict[str, object]], rng: random.Random) -> dict[str, object]:
-    """Return counts, bounds and replays."""
-    same = [row for row in rows if str(row["key"]).startswith("aa/")]
-    recorded = [value for row in same for value in row["log_ratios"]]  # type: ignore[union-attr]
-    rule, kept = KeepRule(alpha=ALPHA, max_pairs=MAX_PAIRS), 0
-    for _ in range(REPLAYS if len(recorded) > BLOCK else 0):
-        drawn: list[float] = []
-        while len(drawn) < MAX_PAIRS:
-            start = rng.randrange(len(recorded) - BLOCK)
-            drawn += recorded[start : start + BLOCK]
-        kept += standing(drawn[:MAX_PAIRS], rule).outcome is Outcome.FASTER
-    false_keeps = sum(row["outcome"] == Outcome.FASTER.value for row in same)
-    found: dict[str, object] = {
-        "aa_decisions": len(same),
-        "aa_false_keeps": false_keeps,
-        "aa_false_keep_rate_upper_95": round(upper_bound(false_keeps, len(same)), 5) if same else None,
-        "aa_pairs": len(recorded),
-        "replays": REPLAYS if recorded else 0,
-        "replay_false_keeps": kept,
-        "median_abs_log_ratio_of_a_pair": round(median(map(abs, recorded)), 5) if recorded else None,
-    }
+    """Return counts, bounds and replays, per device and tier."""
+    found: dict[str, object] = {}
+    for group in sorted(
+        {str(row["key"]).rpartition("/")[0] for row in rows if str(row["key"]).startswith("aa/")}
+    ):
+        found[group] = same_kernel_summary(
+            [row for row in rows if str(row["key"]).startswith(f"{group}/")], rng
+        )
     naive = [row for row in rows if str(row["key"]).startswith("naive/")]
     if naive:
-        found |= {"naive_decisions": len(naive), "naive_false_keeps": sum(bool(row["kept"]) for row in naive)}
-    for effect in EFFECTS:
-        group = [row for row in rows if row.get("effect") == effect]
-        if group:
-            keeps = sum(row["outcome"] == Outcome.FASTER.value for row in group)
-            ratios = [float(str(row["ratio"])) for row in group]
-            found[f"effect {effect:+.0%}"] = {
-                "decisions": len(group),
-                "kept": keeps,
-                "median_ratio": round(median(ratios), 4),
-                "median_pairs": median(int(str(row["pairs"])) for row in group),
-            }
+        keeps = sum(bool(row["kept"]) for row in naive)
+        found["one mean per arm, kept at 1 %"] = {"decisions": len(naive), "false keeps": keeps}
+    for kind, effects in EFFECTS.items():
+        for effect in sorted(set(effects)):
+            own = [
+                row
+                for row in rows
+                if row.get("effect") == effect and str(row["key"]).startswith(f"effect/{kind}/")
+            ]
+            if own:
+                keeps = sum(row["outcome"] == Outcome.FASTER.value for row in own)
+                found[f"effect {effect:+.0%} on {kind}"] = {
+                    "decisions": len(own),
+                    "kept": keeps,
+                    "median ratio": round(median(float(str(row["ratio"])) for row in own), 4),
+                    "median pairs": median(int(str(row["pairs"])) for row in own),
+                }
     return found
+
+
+def same_kernel_summary(rows: Sequence[dict[str, object]], rng: random.Random) -> dict[str, object]:
+    """Return how often a kernel was kept against itself, live and in replays of the recorded pairs."""
+    recorded: list[float] = [value for row in rows for value in row["log_ratios"]]  # type: ignore[attr-defined]
+    rule, kept = KeepRule(alpha=ALPHA, max_pairs=REPLAYED_PAIRS), 0
+    for _ in range(REPLAYS if len(recorded) > BLOCK else 0):
+        drawn: list[float] = []
+        while len(drawn) < REPLAYED_PAIRS:
+            start = rng.randrange(len(recorded) - BLOCK)
+            drawn += recorded[start : start + BLOCK]
+        kept += standing(drawn[:REPLAYED_PAIRS], rule).outcome is Outcome.FASTER
+    false_keeps = sum(row["outcome"] == Outcome.FASTER.value for row in rows)
+    return {
+        "decisions": len(rows),
+        "false keeps": false_keeps,
+        "false keep rate, upper 95 %": round(upper_bound(false_keeps, len(rows)), 5),
+        "pairs": len(recorded),
+        "replays": REPLAYS,
+        "false keeps of replays": kept,
+        "median absolute log ratio of a pair": round(median(map(abs, recorded)), 5),
+    }
 
 
 def upper_bound(hits: int, count: int) -> float:
@@ -218,19 +343,23 @@ def upper_bound(hits: int, count: int) -> float:
 
 def naive(session: Session, count: int) -> None:
     """Make the same decisions the usual way: one mean per arm, each in a process of its own, kept at 1 % better."""
-    for key in session.wanted([f"naive/{number:04d}" for number in range(count)]):
-        base = honest(list(SIZES)[int(key.split("/")[1]) % len(SIZES)])
+    for number in range(count):
+        if not (keys := session.missing([f"naive/{number:04d}"])):
+            continue
+        kernel = KERNELS["cpu"][number % len(KERNELS["cpu"])]
+        base, (case,) = honest(kernel), problem_of(kernel, session.device).cases
         times = [
-            one_mean(marked(base, mark), session.home / "naive" / f"{base.op}-{mark}")
+            one_mean(marked(base, mark), case, session.home / "naive" / f"{base.op}-{mark}")
             for mark in ("a0", "b0")
         ]
         kept = times[0] / times[1] >= 1.01
-        session.save({"key": key, "op": base.op, "judge": JUDGE_VERSION, "times_us": times, "kept": kept})
+        row = {"key": keys[0], "op": base.op, "judge": JUDGE_VERSION, "times_us": times, "kept": kept}
+        session.rows[keys[0]] = row
+        session.save()
 
 
-def one_mean(candidate: Candidate, folder: Path) -> float:
+def one_mean(candidate: Candidate, case: Case, folder: Path) -> float:
     """Return the mean time of a call over 100 ms after 25 ms of warm-up, measured in a forked process."""
-    (case,) = problem_of(candidate.op).cases
     backend = plugins.load("backends", "cpp")
     if not (folder / "kernel.so").exists():
         folder.mkdir(parents=True)
@@ -264,6 +393,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("part", choices=("aa", "effects", "naive", "summary"))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--tier", choices=("A", "B"), default="")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--budget-s", type=float, default=3000)
     parser.add_argument("--home", type=Path, default=Path("/tmp/kernelwright-validity"))
@@ -275,10 +406,13 @@ def main() -> None:
         options.out.write_text(json.dumps(found) + "\n")
         print(json.dumps(found["summary"], indent=1))
         return
-    session = Session(options.out, options.home, options.budget_s)
+    device = next(one for one in devices() if one.kind.value == options.device)
+    session = Session(device, options.out, options.home, options.budget_s)
     try:
-        parts = {"aa": same_kernel, "effects": known_effects, "naive": naive}
-        parts[options.part](session, options.count)
+        if options.part == "aa":
+            same_kernel(session, options.count, options.tier or ("B" if options.device == "cpu" else "A"))
+        else:
+            {"effects": known_effects, "naive": naive}[options.part](session, options.count)
     finally:
         session.judge.close()
 

@@ -1,0 +1,201 @@
+"""How fast the judge decides: a mixed set of right and wrong candidates, one after the other, through the real judge.
+
+    python benchmarks/judge_speed.py --device cuda --count 100 --out rows.json
+    python benchmarks/judge_speed.py --device cpu --count 40
+
+Forty of a hundred are seeds marked by a comment, so nothing of them is in a cache; the rest are mutants of seeds, as in
+mutation.py. Each gets its `keep` verdict; building is counted apart, because it runs on other cores while the device
+works on the candidate before. `--profile-to FILE` writes where the judge's own time goes (the judge then runs in this
+process).
+"""
+
+import argparse
+import cProfile
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.case import Case, DType
+from kernelwright.core.device import Device
+from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import JUDGE_VERSION, Evaluation, Profile, Stage, Status
+from kernelwright.engine.app import versions
+from kernelwright.engine.seeds import seed
+from kernelwright.engine.service import JudgeClient
+from kernelwright.hardware.detect import devices, usable_cores
+
+RESULTS = Path(__file__).parent / "results" / "judge_speed.json"
+BAD_SHARE = 0.6
+BACKENDS = {"cpu": ("cpp",), "cuda": ("triton", "cuda")}
+MOST_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 24}
+"""Largest input of the problems: a small one on a CPU, 16 million elements on a GPU."""
+MEMORY_BOUND = ("rmsnorm", "softmax", "layernorm", "reduce", "rope", "cross_entropy")
+BREAKS = (
+    (" + eps", ""),
+    ("+=", "="),
+    ("< cols", "<= cols"),
+    ("* gain", ""),
+    ("tl.max(", "tl.min("),
+    ("fmaxf(", "fminf("),
+    ("/ count", ""),
+    ("tl.sum(", "tl.max("),
+    ("kw::Sum", "kw::Max"),
+    (" * scale", ""),
+    ("return KW_OK;", "return KW_UNSUPPORTED_SHAPE;"),
+    (";\n}", "\n}"),
+)
+"""Mistakes: a place of a source and what is put there."""
+
+
+class Entry(NamedTuple):
+    """One candidate of the set."""
+
+    name: str
+    problem: Problem
+    candidate: Candidate
+    is_bad: bool
+
+
+def problem_of(op: str, device: Device) -> Problem:
+    """Return the largest public case that is small enough, in fp16 on a GPU."""
+    kind = device.kind.value
+    dtype = DType.FP32 if kind == "cpu" else DType.FP16
+    cases: list[Case] = [
+        case
+        for case in plugins.load("ops", op).public_cases()
+        if case.dtype is dtype and sum(spec.numel for spec in case.inputs) <= MOST_ELEMENTS[kind]
+    ]
+    return Problem(op=op, cases=(max(cases, key=lambda case: case.inputs[0].numel),), device=device)
+
+
+def entries(device: Device, count: int, ops: Sequence[str]) -> Iterator[Entry]:
+    """Yield the set, the same each time but for the marks."""
+    rng, mark = random.Random(0), os.urandom(4).hex()
+    places = [(op, backend) for op in ops for backend in BACKENDS[device.kind.value]]
+    for number in range(count):
+        op, backend = places[number % len(places)]
+        base = seed(op, backend, Origin.AUTHOR)
+        assert base is not None, f"there is no {backend} seed of {op}"
+        is_bad = rng.random() < BAD_SHARE
+        source = base.source
+        if is_bad:
+            # The last occurrence: the first ones stand in comments and plans.
+            fitting = [pair for pair in BREAKS if pair[0] in source]
+            old, new = rng.choice(fitting)
+            head, _, tail = source.rpartition(old)
+            source = head + new + tail
+        source += f"\n{'#' if backend == 'triton' else '//'} {mark}{number}\n"
+        candidate = base.model_copy(update={"source": source})
+        yield Entry(f"{number:03d} {op}/{backend}", problem_of(op, device), candidate, is_bad)
+
+
+def row_of(entry: Entry, found: Evaluation) -> dict[str, object]:
+    """Return what is kept of one verdict."""
+    stages = {result.stage.value: round(result.seconds, 3) for result in found.stages}
+    building = stages.get(Stage.BUILD.value, 0.0)
+    return {
+        "name": entry.name,
+        "is_bad": entry.is_bad,
+        "status": found.status.value,
+        "seconds": round(found.seconds, 3),
+        "after_build_s": round(found.seconds - building, 3),
+        "stages": stages,
+    }
+
+
+def summary(rows: Sequence[dict[str, object]], wall_s: float) -> dict[str, object]:
+    """Return medians and throughput."""
+
+    def middle(group: Sequence[dict[str, object]], key: str) -> float | None:
+        return round(median(float(str(row[key])) for row in group), 2) if group else None
+
+    wrong = [row for row in rows if row["status"] not in (Status.ACCEPTED.value, Status.BUILD_FAILED.value)]
+    right = [row for row in rows if row["status"] == Status.ACCEPTED.value]
+    bound = [row for row in right if any(f" {op}/" in str(row["name"]) for op in MEMORY_BOUND)]
+    return {
+        "candidates": len(rows),
+        "accepted": len(right),
+        "not_built": sum(row["status"] == Status.BUILD_FAILED.value for row in rows),
+        "bad_but_accepted": [row["name"] for row in right if row["is_bad"]],
+        "wrong_rejected_after_build_s": middle(wrong, "after_build_s"),
+        "keep_s": middle(right, "seconds"),
+        "keep_memory_bound_s": middle(bound, "seconds"),
+        "keep_memory_bound_after_build_s": middle(bound, "after_build_s"),
+        "decided_a_minute": round(60 * len(rows) / wall_s, 1),
+    }
+
+
+def measure(
+    evaluate: Callable[..., Evaluation], wanted: Sequence[Entry], budget_s: float
+) -> dict[str, object]:
+    """Judge all candidates; the first of the set warms the judge's children and is not counted."""
+    evaluate(wanted[0].problem, wanted[0].candidate, Profile.KEEP)
+    started, rows = time.perf_counter(), []
+    for entry in wanted[1:]:
+        rows.append(row_of(entry, evaluate(entry.problem, entry.candidate, Profile.KEEP)))
+        print(json.dumps(rows[-1]), flush=True)
+        if time.perf_counter() - started > budget_s:
+            break
+    return {"summary": summary(rows, time.perf_counter() - started), "rows": rows}
+
+
+def main() -> None:
+    """Measure, and keep the result of this kind of device beside that of the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--op", action="append")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--budget-s", type=float, default=1200)
+    parser.add_argument("--profile-to", type=Path)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    device = next(one for one in devices() if one.kind.value == options.device)
+    wanted = list(entries(device, options.count + 1, options.op or plugins_with_seeds()))
+    with tempfile.TemporaryDirectory() as home:
+        settings = JudgeSettings(
+            threads=usable_cores(),
+            max_pairs=60,
+            alpha=0.001,
+            hidden_shapes=8,
+            gate_pairs=0,
+            cache_folder=f"{home}/cache",
+            blob_folder=f"{home}/blobs",
+        )
+        if options.profile_to:
+            from kernelwright.judge.evaluate import Judge
+
+            judge, profile = Judge(settings, lambda _: None), cProfile.Profile()
+            found = profile.runcall(measure, judge.evaluate, wanted, options.budget_s)
+            profile.dump_stats(options.profile_to)
+            judge.close()
+        else:
+            client = JudgeClient(settings, lambda _: None)
+            found = measure(client.evaluate, wanted, options.budget_s)
+            client.close()
+    head = {"judge": JUDGE_VERSION, "device": device.model_dump(mode="json"), "versions": versions()}
+    head |= {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    known = json.loads(options.out.read_text()) if options.out.exists() else {}
+    options.out.write_text(json.dumps(known | {options.device: head | found}, indent=1) + "\n")
+    print(json.dumps(found["summary"], indent=1))
+
+
+def plugins_with_seeds() -> tuple[str, ...]:
+    """Return the ops that have seeds in every language."""
+    return (*MEMORY_BOUND, "matmul", "attention", "swiglu_mlp")
+
+
+if __name__ == "__main__":
+    main()
