@@ -36,6 +36,13 @@ SETTINGS = {
     "model_processes": st.integers(3, 50),
     "hidden_shapes": st.integers(0, 200),
     "journal_url": st.just("sqlite:///x"),
+    "input": st.sampled_from(((), ("1,512:int64",), ("x=2,3", "y=4:int64"))),
+    "input_function": st.just("decode_inputs"),
+    "dtype": st.sampled_from(("bf16", "fp32")),
+    "device": st.sampled_from(("cpu", "cuda:1")),
+    "mode": st.sampled_from(("inference", "train")),
+    "download": st.booleans(),
+    "hf_cache": st.just("/srv/models"),
 }
 
 

@@ -66,6 +66,26 @@ TABLE = {
         ("'m.py:build'", "no such function"),
         "Name a function.",
     ),
+    "InputsDoNotFit": (
+        ("m.py:build", "forward() takes (tokens)", "Give one --input."),
+        ("'m.py:build'", "(tokens)"),
+        "Give one --input.",
+    ),
+    "OutOfMemory": (
+        ("m.py:build", "it needs 9.0 GB", "2.0 GB are free on cpu", "The largest batch that fits is 7."),
+        ("'m.py:build'", "9.0 GB", "2.0 GB", "cpu"),
+        "The largest batch that fits is 7.",
+    ),
+    "DeviceMissing": (
+        ("cuda:3", "1 GPU is visible", "Pass --device cuda:0."),
+        ("'cuda:3'", "1 GPU"),
+        "Pass --device cuda:0.",
+    ),
+    "PackageMissing": (
+        ("transformers", "'hf:llama'", "hf"),
+        ("'transformers'", "'hf:llama'"),
+        "pip install 'kernelwright[hf]'.",
+    ),
     "NothingToOptimize": (
         ("m.py:build", ("softmax", "matmul")),
         ("'m.py:build'", "matmul, softmax"),

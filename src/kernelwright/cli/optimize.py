@@ -6,6 +6,16 @@ from typing import Annotated
 import typer
 
 from kernelwright.cli.config import load_config
+from kernelwright.cli.model_options import (
+    DeviceOption,
+    DownloadFlag,
+    DTypeOption,
+    HfCacheOption,
+    InputFunctionOption,
+    InputOption,
+    ModelArgument,
+    ModeOption,
+)
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -57,7 +67,14 @@ class OptimizeAnswer(Answer):
 
 
 def optimize(
-    model: Annotated[str | None, typer.Argument(help="The model: `path.py:factory`.")] = None,
+    model: ModelArgument = None,
+    inputs: InputOption = None,
+    input_function: InputFunctionOption = None,
+    dtype: DTypeOption = None,
+    device: DeviceOption = None,
+    mode: ModeOption = None,
+    download: DownloadFlag = None,
+    hf_cache: HfCacheOption = None,
     backend: Annotated[str | None, typer.Option(help="Language of the candidates, or `auto`.")] = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores.")
@@ -71,7 +88,21 @@ def optimize(
     from kernelwright.report.results import results_tsv
     from kernelwright.store.journal import Journal
 
-    config = _config({"model": model, "backend": backend, "threads": threads, "max_pairs": max_pairs})
+    config = _config(
+        {
+            "model": model,
+            "input": tuple(inputs) if inputs else None,
+            "input_function": input_function,
+            "dtype": dtype,
+            "device": device,
+            "mode": mode,
+            "download": download,
+            "hf_cache": hf_cache,
+            "backend": backend,
+            "threads": threads,
+            "max_pairs": max_pairs,
+        }
+    )
     console = err()
     if console.is_terminal:
         with console.status("starting") as status:
@@ -93,6 +124,7 @@ def _config(flags: dict[str, object]) -> RunConfig:
     config = load_config(flags)
     if config.model is None:
         raise BadConfig("command line", "no model given", "For example: kernelwright optimize model.py:build")
+    config.model_options()  # an input that cannot be read is refused before anything is started
     return config
 
 

@@ -81,7 +81,9 @@ def trace(run: Run) -> ModelTraced:
     """Return what the model consists of."""
     assert run.config.model is not None
     run.show(f"tracing {run.config.model}")
-    answer = ask_model(TraceModel(spec=run.config.model, threads=run.threads), run.show)
+    answer = ask_model(
+        TraceModel(spec=run.config.model, options=run.config.model_options(), threads=run.threads), run.show
+    )
     if not isinstance(answer, ModelTraced):
         raise ServiceDied("model", "gave times where a trace was asked for")
     if not answer.regions:
@@ -240,6 +242,7 @@ def verify(run: Run) -> str:
         run.show(f"model with winners: process {number + 1} of {run.config.model_processes}")
         request = VerifyModel(
             spec=run.config.model,
+            options=run.config.model_options(),
             threads=run.threads,
             winners=chosen,
             rounds=MODEL_ROUNDS,

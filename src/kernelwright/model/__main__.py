@@ -6,9 +6,9 @@ import traceback
 
 from pydantic import BaseModel
 
-from kernelwright.core.errors import KernelwrightError, ModelNotLoadable
+from kernelwright.core.errors import KernelwrightError, ModelNotLoadable, OutOfMemory
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import MODEL_REQUEST, Fault, TraceModel, VerifyModel
+from kernelwright.core.messages import MODEL_REQUEST, ExtractModel, Fault, TraceModel, VerifyModel
 
 
 def main() -> None:
@@ -21,18 +21,27 @@ def main() -> None:
         write_message(answers, _answer(request))
 
 
-def _answer(request: TraceModel | VerifyModel) -> BaseModel:
+def _answer(request: TraceModel | ExtractModel | VerifyModel) -> BaseModel:
     import torch
 
+    from kernelwright.model.extract import problems
+    from kernelwright.model.fit import check
     from kernelwright.model.load import load
-    from kernelwright.model.trace import trace
-    from kernelwright.model.verify import verify
+    from kernelwright.model.memory import is_out_of_memory
 
     try:
         torch.set_num_threads(request.threads)
-        loaded = load(request.spec)
+        loaded = load(request.spec, request.options)
+        if not isinstance(request, VerifyModel):  # what was traced before needs no second look
+            check(loaded)
         if isinstance(request, TraceModel):
+            from kernelwright.model.trace import trace
+
             return trace(loaded)
+        if isinstance(request, ExtractModel):
+            return problems(loaded)
+        from kernelwright.model.verify import verify
+
         return verify(loaded, request.winners, request.rounds, request.seed)
     except KernelwrightError as error:
         return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
@@ -40,10 +49,14 @@ def _answer(request: TraceModel | VerifyModel) -> BaseModel:
         words = " ".join(str(error).split())[:300]
         place = traceback.extract_tb(error.__traceback__)[-1]
         problem = f"{type(error).__name__}: {words} ({place.filename}:{place.lineno})"
-        told = ModelNotLoadable(
+        told: KernelwrightError = ModelNotLoadable(
             request.spec, problem, "Run it by itself first; --debug shows the whole trace."
         )
-        return Fault(error="ModelNotLoadable", message=str(told), trace=traceback.format_exc())
+        if is_out_of_memory(error):
+            told = OutOfMemory(
+                request.spec, "its own call fits, measuring it does not", problem, "Make its inputs smaller."
+            )
+        return Fault(error=type(told).__name__, message=str(told), trace=traceback.format_exc())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""How every verb that takes a model is told which one, with which inputs, where and how."""
+
+from typing import Annotated
+
+import typer
+
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(help="The model: `path.py:factory`, `package.module:Class` or `hf:NAME-or-folder`."),
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        help="Shape and type of an input, such as `1,512:int64`, or `mask=1@batch,512@seq:bool` for a keyword "
+        "with named axes; may be repeated. Default: the model's own sample_inputs(seed).",
+    ),
+]
+InputFunctionOption = Annotated[
+    str | None, typer.Option(help="Function of the model's file that makes the inputs from a seed.")
+]
+DTypeOption = Annotated[
+    str | None,
+    typer.Option("--dtype", help="Element type of the weights: fp32, fp16, bf16. Default: as built."),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1. Default: where it was built.")
+]
+ModeOption = Annotated[
+    str | None,
+    typer.Option(help="How it is called: inference, eval (gradients recorded) or train. Default: inference."),
+]
+DownloadFlag = Annotated[
+    bool | None,
+    typer.Option("--download", help="Fetch a model of the Hugging Face hub that is not on this disk."),
+]
+HfCacheOption = Annotated[
+    str | None,
+    typer.Option(help="Folder of models fetched from the hub. Default: ~/.cache/huggingface/hub."),
+]
