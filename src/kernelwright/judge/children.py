@@ -171,19 +171,22 @@ class Runner:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
-    def collect(self, timeout_s: float) -> None:
-        """Have returned tensors copied into the output buffers."""
-        self.carry_out(Collect(number=0), timeout_s)
+    def collect(self, timeout_s: float) -> float:
+        """Have returned tensors copied into the output buffers; return the seconds it took."""
+        return self.carry_out(Collect(number=0), timeout_s)
 
-    def carry_out(self, order: Collect | Overlap | Capture | Replay, timeout_s: float) -> None:
-        """Have an order carried out whose time is of no interest."""
+    def carry_out(self, order: Collect | Overlap | Capture | Replay, timeout_s: float) -> float:
+        """Have any other order carried out, and return the seconds from order to reply."""
         self._settle()
         self.number += 1
         self.signal(signal.SIGCONT)
+        started = time.perf_counter()
         self._send(order.model_copy(update={"number": self.number}))
         reply = self._receive(timeout_s)
+        elapsed = time.perf_counter() - started
         self.signal(signal.SIGSTOP)
         self._expect_done(reply)
+        return elapsed
 
     def _settle(self) -> None:
         """Wait until what this process wrote into buffers on a GPU is there."""
@@ -273,7 +276,7 @@ class Runner:
 
 
 @cache
-def _returns_outputs(backend: str) -> bool:
+def returns_outputs(backend: str) -> bool:
     """Tell whether a language's host code returns its outputs; native code and plans write where they are told."""
     module = plugins.load("backends", backend)
     return bool(module.TIER == "B" and module.EXTENSION == ".py")
@@ -304,7 +307,7 @@ class ForkedRunner(Runner):
         memory_bytes: int | None = None,
     ) -> None:
         super().__init__(nursery, home)
-        self.returns_outputs = _returns_outputs(backend)
+        self.returns_outputs = returns_outputs(backend)
         self.is_on_device = arena.index is not None
         self.memory_bytes = memory_budget(arena) if memory_bytes is None else memory_bytes
         order = Spawn(folder=self.folder.name, memory_bytes=self.memory_bytes)
@@ -331,10 +334,9 @@ class ForkedRunner(Runner):
             )
         )
 
-    def collect(self, timeout_s: float) -> None:
+    def collect(self, timeout_s: float) -> float:
         """Have returned tensors copied; what returns none is not woken again, or it would go on working unseen."""
-        if self.returns_outputs:
-            super().collect(timeout_s)
+        return super().collect(timeout_s) if self.returns_outputs else 0.0
 
 
 class LaunchedRunner(Runner):

@@ -22,10 +22,11 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from kernelwright.core import plugins
+from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE
-from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service
+from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, returns_outputs
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
 
@@ -107,6 +108,12 @@ class Heat:
     def __init__(self, case: Case, arms: Sequence[Arm], calls: int, rng: random.Random) -> None:
         self.case, self.arms, self.calls, self.rng = case, tuple(arms), calls, rng
         self.nurseries: Sequence[Service] = ()
+        # An author's own host code could leave the work for the moment its outputs are copied. That moment counts then,
+        # for every arm that returns outputs; baselines among themselves are spared it.
+        self.counts_copies = any(
+            arm.bench.candidate.origin is Origin.AUTHOR and returns_outputs(arm.bench.candidate.backend)
+            for arm in arms
+        )
         self.trips: list[float] = []
         self.arenas = [arm.bench.arena([case], [0] * calls) for arm in arms]
         # All arms read the very same input pages; only the outputs are their own.
@@ -212,7 +219,8 @@ class Heat:
             if left < looked:
                 raise Lost(Status.STATEFUL, "outputs were written before their calls were asked for")
             seconds[count] = runner.run(first, count, CALL_SECONDS)
-            runner.collect(CALL_SECONDS)
+            copying = runner.collect(CALL_SECONDS)
+            seconds[count] += copying if self.counts_copies else 0.0
         return Slope(seconds[short], short, seconds[long], long)
 
     def _check_timed(self, place: int) -> None:

@@ -13,7 +13,7 @@ PARAMS = {"block": [1024, 2048, 512], "per_unit": [2, 1, 4]}
 def softmax_walk(x, out, rows, cols, x_stride, out_stride, BLOCK: tl.constexpr):
     place = tl.arange(0, BLOCK)
     for row in range(tl.program_id(0), rows, tl.num_programs(0)):
-        wide = tl.cast(row, tl.int64)  # not row.to: the interpreter counts in plain integers
+        wide = row.to(tl.int64)
         source = x + wide * x_stride
         target = out + wide * out_stride
         peaks = tl.full([BLOCK], float("-inf"), tl.float32)

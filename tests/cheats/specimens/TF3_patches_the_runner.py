@@ -4,6 +4,7 @@
 # expected: refused
 # profile: keep
 # runs: cpu
+# unguarded: comparison
 # slow: yes
 # Replaces the function of the runner that carries out an order by one that only remembers it, and the one that collects by
 # one that works: right answers in no time.
