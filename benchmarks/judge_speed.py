@@ -1,7 +1,7 @@
 """How fast the judge decides: a mixed set of right and wrong candidates, one after the other, through the real judge.
 
-    python benchmarks/judge_speed.py --device cuda --count 100 --out rows.json
-    python benchmarks/judge_speed.py --device cpu --count 40
+    python -m benchmarks.judge_speed --device cuda --count 100 --out rows.json     # from the repository's root
+    python -m benchmarks.judge_speed --device cpu --count 40
 
 Forty of a hundred are seeds marked by a comment, so nothing of them is in a cache; the rest are mutants of seeds, as in
 mutation.py. Each gets its `keep` verdict; building is counted apart, because it runs on other cores while the device
@@ -23,6 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.mutation import sample
+
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, DType
@@ -40,22 +42,9 @@ BAD_SHARE = 0.6
 BACKENDS = {"cpu": ("cpp",), "cuda": ("triton", "cuda")}
 MOST_ELEMENTS = {"cpu": 1 << 17, "cuda": 1 << 24}
 """Largest input of the problems: a small one on a CPU, 16 million elements on a GPU."""
+KINDS = 8
+"""Mutants of a seed to choose from, of different kinds where there are enough."""
 MEMORY_BOUND = ("rmsnorm", "softmax", "layernorm", "reduce", "rope", "cross_entropy")
-BREAKS = (
-    (" + eps", ""),
-    ("+=", "="),
-    ("< cols", "<= cols"),
-    ("* gain", ""),
-    ("tl.max(", "tl.min("),
-    ("fmaxf(", "fminf("),
-    ("/ count", ""),
-    ("tl.sum(", "tl.max("),
-    ("kw::Sum", "kw::Max"),
-    (" * scale", ""),
-    ("return KW_OK;", "return KW_UNSUPPORTED_SHAPE;"),
-    (";\n}", "\n}"),
-)
-"""Mistakes: a place of a source and what is put there."""
 
 
 class Entry(NamedTuple):
@@ -90,11 +79,7 @@ def entries(device: Device, count: int, ops: Sequence[str]) -> Iterator[Entry]:
         is_bad = rng.random() < BAD_SHARE
         source = base.source
         if is_bad:
-            # The last occurrence: the first ones stand in comments and plans.
-            fitting = [pair for pair in BREAKS if pair[0] in source]
-            old, new = rng.choice(fitting)
-            head, _, tail = source.rpartition(old)
-            source = head + new + tail
+            source = rng.choice(sample(source, KINDS, op)).source
         source += f"\n{'#' if backend == 'triton' else '//'} {mark}{number}\n"
         candidate = base.model_copy(update={"source": source})
         yield Entry(f"{number:03d} {op}/{backend}", problem_of(op, device), candidate, is_bad)
@@ -186,7 +171,10 @@ def main() -> None:
             found = measure(client.evaluate, wanted, options.budget_s)
             client.close()
     head = {"judge": JUDGE_VERSION, "device": device.model_dump(mode="json"), "versions": versions()}
-    head |= {"command": " ".join(sys.argv), "date": datetime.now(UTC).isoformat(timespec="seconds")}
+    head |= {
+        "command": " ".join(["python -m benchmarks.judge_speed", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
     known = json.loads(options.out.read_text()) if options.out.exists() else {}
     options.out.write_text(json.dumps(known | {options.device: head | found}, indent=1) + "\n")
     print(json.dumps(found["summary"], indent=1))
