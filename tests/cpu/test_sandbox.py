@@ -728,3 +728,33 @@ def test_a_hanging_runner_leaves_nothing(yard: Yard) -> None:
     assert within(1, lambda: len(tree_of(os.getpid())) <= before)
     assert sorted(yard.home.iterdir()) == folders
     assert str(yard.home) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_what_a_compiling_runner_starts_stands_still_and_ends_with_it(yard: Yard) -> None:
+    said = torch.zeros(64, 256)
+    said.view(-1)[0] = float(NAMES.index("outlive"))
+    nursery = yard.nursery(("pids", "mounts", "landlock", "device"))
+    with Arena([CASE], [0], random.Random(0)) as arena:
+        arena.write_inputs(0, {"x": said, "weight": torch.ones(256)})
+        with ForkedRunner(nursery, yard.artefact, "cpp", arena, yard.home) as runner:
+            runner.ready(60)
+            runner.run(0, 1, 15)
+            assert arena.view(0, CASE.outputs[0]).view(-1)[0].item() == 1
+            deadline = time.monotonic() + 5
+            while set(group := states_of_group(runner.pid)) != {"T"} and time.monotonic() < deadline:
+                time.sleep(0.01)
+        assert (len(group), set(group)) == (2, {"T"})
+        assert states_of_group(runner.pid) == []
+
+
+def states_of_group(group: int) -> list[str]:
+    """Return the state of every process of a group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(fields[0])
+    return found

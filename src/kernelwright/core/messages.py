@@ -1,7 +1,7 @@
 """What the processes of one run say to each other, as frames of `core/frames`.
 
 engine -> judge: `Describe`, `Evaluate`, `Compare`; judge -> engine: `Progress`, then an answer or `Fault`.
-judge -> builder: `BuildRequest`; builder -> judge: `BuildReply`.
+judge -> builder: `BuildRequest`; builder -> judge: `Enclosed`, then `BuildReply`.
 judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`,
 on a GPU also `Overlap`, `Capture`, `Replay`; runner -> judge: only the 16-byte replies of `core/frames`.
 judge -> reference: `ReferenceRequest`, `Describe`; reference -> judge: `ReferenceDone`, `Described`.
@@ -150,6 +150,15 @@ class BuildRequest(Frozen):
     """Kernels to compile (tier A)."""
     target: str = ""
     """Architecture to compile for (tier A)."""
+    guards_off: bool = False
+    """Tests only: build what the static guards of a tier-A language would refuse."""
+
+
+class Enclosed(Frozen):
+    """How a builder is shut in, told before it looks at a source: nothing that is built can have a say in it."""
+
+    sandbox: str
+    """Names of the layers in force."""
 
 
 class BuildReply(Frozen):
@@ -159,6 +168,7 @@ class BuildReply(Frozen):
 
 
 BUILD_REQUEST: TypeAdapter[BuildRequest] = TypeAdapter(BuildRequest)
+ENCLOSED: TypeAdapter[Enclosed] = TypeAdapter(Enclosed)
 BUILD_REPLY: TypeAdapter[BuildReply] = TypeAdapter(BuildReply)
 
 
@@ -322,14 +332,16 @@ class StartBuilder(Frozen):
     """Ask the foundry for a fresh builder; its conversation and its log ride along as descriptors."""
 
     type: Literal["start_builder"] = "start_builder"
-    backend: str
-    """Whose compilers it needs."""
+    backend: str = ""
+    """Whose compilers it needs; empty for a builder that is only asked how it is shut in."""
     folder: str
     """Working folder of the builder, its own."""
 
 
 FoundryOrder = Annotated[StartBuilder | Reap, Field(discriminator="type")]
 FOUNDRY_ORDER: TypeAdapter[FoundryOrder] = TypeAdapter(FoundryOrder)
+
+
 NurseryOrder = Annotated[Spawn | Reap, Field(discriminator="type")]
 NURSERY_ORDER: TypeAdapter[NurseryOrder] = TypeAdapter(NurseryOrder)
 

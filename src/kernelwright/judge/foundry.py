@@ -7,14 +7,18 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
-from kernelwright.core.errors import BadFrame
-from kernelwright.core.frames import HEADER, pack, parse
+from kernelwright.core.errors import BadFrame, ServiceDied
+from kernelwright.core.frames import pack, read_message
 from kernelwright.core.messages import (
     BUILD_REPLY,
+    ENCLOSED,
     REAPED,
     SPAWNED,
     BuildReply,
@@ -31,16 +35,41 @@ END_SECONDS = 1.0
 PART_BYTES = 1 << 16
 
 
+class _Said(NamedTuple):
+    """What came of one builder."""
+
+    answer: bytes | None
+    """All it sent, None if it took too long."""
+    code: int
+    words: str
+    """The end of what it printed."""
+
+
 class Foundry:
     """The parent of builders, started with the first build; several threads may build at once."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, without: Sequence[str] = ()) -> None:
         self.home = home
+        self.without = tuple(without)
+        """Layers left out around builders on purpose: tests only."""
         self.lock = threading.Lock()
 
     @cached_property
     def _service(self) -> Service:
-        return Service("foundry", "kernelwright.worker.foundry", self.home, 1)
+        return Service("foundry", "kernelwright.worker.foundry", self.home, 1, *self.without)
+
+    @cached_property
+    def sandbox(self) -> str:
+        """Return the layers around builders here, as one that builds nothing finds them in force."""
+        with tempfile.TemporaryDirectory(dir=self.home, prefix="build-") as folder:
+            said = self._asked(StartBuilder(folder=folder), b"")
+        try:
+            told = read_message(BytesIO(said.answer or b""), ENCLOSED)
+        except BadFrame as error:
+            raise ServiceDied("foundry", f"{error} {said.words}") from error
+        if told is None:
+            raise ServiceDied("foundry", f"a builder could not be shut in ({said.code}): {said.words}")
+        return told.sandbox
 
     def close(self) -> None:
         """Kill the parent; builders die with it."""
@@ -50,29 +79,33 @@ class Foundry:
     def build(self, request: BuildRequest) -> BuildReply:
         """Return a builder's answer; its death is a value."""
         wanted = max(1, len(request.units))
+        said = self._asked(StartBuilder(backend=request.backend, folder=request.folder), pack(request))
+        if said.answer is None:
+            late = BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no answer after {BUILD_SECONDS} s")
+            return BuildReply(results=(late,) * wanted)
+        stream, told, reply = BytesIO(said.answer), None, None
+        with suppress(BadFrame):
+            told, reply = read_message(stream, ENCLOSED), read_message(stream, BUILD_REPLY)
+        if told is not None and told.sandbox != self.sandbox:
+            raise ServiceDied("foundry", f"one builder reached {told.sandbox}, another {self.sandbox}")
+        if reply is not None and len(reply.results) == wanted:
+            return reply
+        died = BuildResult(status=Status.BUILD_FAILED, log=f"the builder died ({said.code}): {said.words}")
+        return BuildReply(results=(died,) * wanted)
+
+    def _asked(self, order: StartBuilder, request: bytes) -> _Said:
+        """Start a builder, send it a request or nothing, end it, and return what came of it."""
         ours, theirs = socket.socketpair()
         with ours, theirs, tempfile.TemporaryFile(dir=self.home) as log:
-            order = StartBuilder(backend=request.backend, folder=request.folder)
             with self.lock:
                 pid = self._service.ask(order, [theirs.fileno(), log.fileno()], SPAWNED).pid
             theirs.close()
             try:
-                answer = _conversation(ours, pack(request))
+                answer = _conversation(ours, request)
             finally:
                 code = self._ended(pid, ours)
-            if answer is None:
-                late = BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no answer after {BUILD_SECONDS} s")
-                return BuildReply(results=(late,) * wanted)
-            try:
-                reply = parse(answer[HEADER.size :], BUILD_REPLY)
-                if len(reply.results) == wanted:
-                    return reply
-                raise BadFrame(f"{len(reply.results)} results for {wanted} requests")
-            except BadFrame:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
-                words = log.read().decode(errors="replace")
-            died = BuildResult(status=Status.BUILD_FAILED, log=f"the builder died ({code}): {words}")
-            return BuildReply(results=(died,) * wanted)
+            log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+            return _Said(answer, code, log.read().decode(errors="replace"))
 
     def _ended(self, pid: int, channel: socket.socket) -> int:
         """End a builder and everything it started, and return its exit code."""

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from kernelwright.core import plugins
@@ -22,8 +23,10 @@ DESCRIPTORS = 2
 class Foundry:
     """Forks builders and reaps them."""
 
-    def __init__(self, channel: socket.socket) -> None:
+    def __init__(self, channel: socket.socket, without: Sequence[str] = ()) -> None:
         self.channel = channel
+        self.without = without
+        """Layers left out around builders on purpose."""
         self.ready: set[str] = set()
         """Backends whose compilers are imported."""
 
@@ -40,7 +43,8 @@ class Foundry:
 
     def start(self, order: StartBuilder, descriptors: list[int]) -> Spawned:
         """Fork one builder in a process group of its own."""
-        self.prepare(order.backend)
+        if order.backend:
+            self.prepare(order.backend)
         pid = os.fork()
         if not pid:
             self._be_builder(order, *descriptors)
@@ -57,7 +61,7 @@ class Foundry:
                 os.dup2(source, target)
             os.closerange(3, max(conversation, log) + 1)
             os.chdir(order.folder)
-            builder.main()
+            builder.main(self.without)
             code = 0
         except SystemExit as ended:
             sys.stderr.write(f"{ended.code}\n")
@@ -87,4 +91,4 @@ class Foundry:
 
 
 if __name__ == "__main__":
-    Foundry(socket.socket(fileno=int(sys.argv[1]))).serve()
+    Foundry(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).serve()

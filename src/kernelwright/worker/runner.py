@@ -87,7 +87,7 @@ def shut_in(ground: Ground, needs: Needs, artefact: int, *, warded: bool) -> str
     Path(ARTEFACT).chmod(0o555)
     # In a ward of its own there is nobody else to signal; without one, the filter sees to it. A GPU's driver does not
     # start without a local socket; in a network of its own there is nobody to reach by it.
-    rules = Rules(own_pid=None if warded else os.getpid(), local_sockets=on_device)
+    rules = Rules(own_pid=None if warded else os.getpid(), local_sockets=on_device, compiles=on_device)
     return close_door(ground, needs, rules, reached)
 
 

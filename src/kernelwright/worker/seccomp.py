@@ -62,6 +62,8 @@ ALONE = _table("""
 """)
 """Denied to a runner of a CPU kernel, which needs threads and nothing else: other processes, memory that outlives it
 or that no limit counts, and the other arm's share of the machine."""
+COMPILING = ("fork", "vfork", "execve")
+"""What a runner that compiles is allowed of these."""
 
 CHECKED = _table("""
     clone 56 220; clone3 435 435; socket 41 198; prctl 157 167; kill 62 129; tgkill 234 131;
@@ -86,6 +88,9 @@ class Rules:
     """Mounts, devices and modules: only the GPU runner, whose driver may have to start a helper of its own."""
     starts_processes: bool = False
     """Compilers do; a runner has threads only."""
+    compiles: bool = False
+    """A runner whose kernels are compiled when they are first called. What it starts stays in its process group, which
+    stands still whenever the clock does."""
     local_sockets: bool = False
     """New sockets of the machine itself; never of a network."""
     own_pid: int | None = None
@@ -122,7 +127,11 @@ def _checks(rules: Rules) -> dict[str, Steps]:
     refuse = REFUSE | errno.EPERM
     argument: Steps = [(LOAD, 0, 0, FIRST_ARGUMENT)]
     clone = argument + _if(ANY_BIT, NEW_NAMESPACES, refuse)
-    clone += _return(ALLOW) if rules.starts_processes else _if(ANY_BIT, NEW_THREAD, ALLOW) + _return(refuse)
+    clone += (
+        _return(ALLOW)
+        if rules.starts_processes or rules.compiles
+        else _if(ANY_BIT, NEW_THREAD, ALLOW) + _return(refuse)
+    )
     checks = {
         "clone": clone,
         # Its flags lie in memory, out of a filter's sight; told there is no such call, the C library takes clone.
@@ -154,7 +163,7 @@ def program(rules: Rules, machine: str) -> Steps:
     if not rules.administers:
         denied |= ADMINISTRATION
     if not rules.starts_processes:
-        denied |= ALONE
+        denied |= {name: row for name, row in ALONE.items() if not (rules.compiles and name in COMPILING)}
     for numbers in denied.values():
         if (number := numbers[column]) is not None:
             steps += _if(EQUAL, number, REFUSE | errno.EPERM)
