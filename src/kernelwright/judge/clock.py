@@ -83,7 +83,7 @@ def _log_ratio(pair: tuple[float, float]) -> float:
 
 def heats_of(benches: Sequence[Bench], starts: Sequence[Start] = ()) -> Heats | DeviceHeats:
     """Return the clock all arms share: the launcher's events if it runs all of them, else the judge's own slope."""
-    if all(bench.is_planned for bench in benches):
+    if all(bench.is_launched for bench in benches):
         return DeviceHeats(starts=starts)
     return Heats(starts)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -125,18 +125,10 @@ class DeviceHeats:
 
     def _opened(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
         first, device = benches[0], benches[0].problem.device
-        arms: list[TimedArm] = []
         for bench in benches:
-            compile_ahead(bench.candidate, [case], device, bench.builds)
-        for place, bench in enumerate(benches):
-            try:
-                (plan,) = compile_cases(bench.candidate, [case], device, bench.builds)
-            except Lost as lost:
-                raise TimingFailed(place, Failure(lost.status, lost.reason, case)) from lost
-            folder = collect(bench.candidate, [case], device, bench.builds, bench.home)
-            arms.append(
-                TimedArm(name=str(place), kind="plan", plan=plan, folder=folder, calls=numbers(place, size))
-            )
+            if bench.is_planned:
+                compile_ahead(bench.candidate, [case], device, bench.builds)
+        arms = [_arm(bench, case, place, size) for place, bench in enumerate(benches)]
         for place, rival in enumerate(self.rivals, start=len(benches)):
             arms.append(
                 TimedArm(
@@ -163,6 +155,22 @@ class DeviceHeats:
         runner = launched(nursery, job, arena, first.home, ahead=False)
         runner.ready(LOAD_SECONDS)
         return Track(arena, runner, tuple(arms), size)
+
+
+def _arm(bench: Bench, case: Case, place: int, size: int) -> TimedArm:
+    """Return a candidate as the launcher runs it: by its plan, or by the function of a baseline."""
+    candidate, calls = bench.candidate, numbers(place, size)
+    if not bench.is_planned:
+        mode = str(candidate.values_for(case.hash).get("mode", "default"))
+        kind: Literal["eager", "compiled"] = "eager" if candidate.backend == "eager" else "compiled"
+        return TimedArm(name=str(place), kind=kind, source=candidate.source, mode=mode, calls=calls)
+    device, builds = bench.problem.device, bench.builds
+    try:
+        (plan,) = compile_cases(candidate, [case], device, builds)
+    except Lost as lost:
+        raise TimingFailed(place, Failure(lost.status, lost.reason, case)) from lost
+    folder = collect(candidate, [case], device, builds, bench.home)
+    return TimedArm(name=str(place), kind="plan", plan=plan, folder=folder, calls=calls)
 
 
 def numbers(place: int, size: int) -> tuple[int, ...]:
@@ -219,6 +227,8 @@ def check_left(track: Track, benches: Sequence[Bench], case: Case) -> None:
     # All arms were given the same inputs: one answer of the reference judges all of them.
     answers = answers_to(benches[0], track.arena, chosen)
     for place, bench in enumerate(benches):
+        if not bench.is_planned:
+            continue  # a baseline returns its outputs; nobody copies them
         looked, left = track.arena.sampled(place * track.size, track.size, SAMPLES)
         if left:
             reason = f"{left} of {looked} random output elements never written in timed calls"

@@ -25,9 +25,9 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.verdict import Status
-from kernelwright.judge.arena import PAGE
-from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, returns_outputs
-from kernelwright.judge.execution import LOAD_SECONDS
+from kernelwright.judge.arena import PAGE, Arena
+from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched, returns_outputs
+from kernelwright.judge.execution import LOAD_SECONDS, device_job
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
 
 Result = TypeVar("Result")
@@ -92,11 +92,14 @@ class Arm:
     """One candidate of a heat, on one case."""
 
     bench: Bench
-    artefact: Path
+    artefact: Path | None
+    """None if the trusted launcher runs it."""
 
 
 def arm_of(bench: Bench, case: Case) -> Arm:
     """Return an accepted candidate's arm on a case."""
+    if bench.is_planned:
+        return Arm(bench, None)
     _, artefact = bench.builds.get(bench.candidate, bench.candidate.values_for(case.hash))
     assert artefact is not None, "only accepted candidates are timed"
     return Arm(bench, artefact)
@@ -182,9 +185,7 @@ class Heat:
 
     def _born(self, place: int) -> Runner:
         """Return a fresh runner that is ready and has executed every call once."""
-        arm = self.arms[place]
-        backend, home = arm.bench.candidate.backend, arm.bench.home
-        start = partial(ForkedRunner, self.nurseries[place], arm.artefact, backend, self.arenas[place], home)
+        start = partial(born, self.arms[place], self.arenas[place], self.nurseries[place])
         runner = self._guarded(place, start)
         try:
             self._guarded(place, partial(self._warm_up, runner))
@@ -235,6 +236,15 @@ class Heat:
                 raise TimingFailed(place, failure)
 
 
+def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:
+    """Return a fresh runner of an arm: a process of its own, or a launcher that is given its plan."""
+    bench = arm.bench
+    if arm.artefact is None:
+        job = device_job(bench.candidate, arena, bench.problem.device, bench.builds, bench.home)
+        return launched(nursery, job, arena, bench.home, ahead=False)
+    return ForkedRunner(nursery, arm.artefact, bench.candidate.backend, arena, bench.home)
+
+
 def calls_for(case: Case, arm: Arm) -> int:
     """Return how many calls make a batch long enough, within the memory we allow."""
     largest = max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs)))
@@ -244,9 +254,7 @@ def calls_for(case: Case, arm: Arm) -> int:
         for number in range(8):
             arena.write_inputs(number, op.make_inputs(case, Distribution.SIGNED, bench.rng.getrandbits(62)))
         try:
-            with ForkedRunner(
-                bench.nursery, arm.artefact, bench.candidate.backend, arena, bench.home
-            ) as runner:
+            with born(arm, arena, bench.nursery) as runner:
                 runner.ready(LOAD_SECONDS)
                 runner.run(0, 8, CALL_SECONDS)
                 seconds = min(runner.run(0, 8, CALL_SECONDS) for _ in range(3)) / 8

@@ -40,13 +40,13 @@ def certify(bench: Bench, ceilings: Ceilings | None) -> tuple[StageResult, Failu
         failing_case=failure.case.label if failure and failure.case else None,
         failing_scalars=failure.case.scalars if failure and failure.case else {},
     )
-    whose = "launcher-events" if bench.is_planned else "judge-slope"
+    whose = "launcher-events" if bench.is_launched else "judge-slope"
     return result, failure, None if failure else Timing(clock=whose, cases=tuple(cases))
 
 
 def _timed(bench: Bench, case: Case, ceilings: Ceilings | None) -> CaseTiming:
     warm_us: float | None = None
-    if bench.is_planned:
+    if bench.is_launched:
         times, warm_us = device_heat.time_alone(bench, case, HEATS)
     else:
         times = clock.time_alone(bench, case, HEATS)

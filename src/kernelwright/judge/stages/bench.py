@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from kernelwright.core import plugins
-from kernelwright.core.candidate import Candidate
+from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, DType
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.ports import Op
@@ -26,6 +26,8 @@ PROBED_ELEMENTS = {True: 1 << 18, False: 1 << 24}
 """A case of the problem's own up to this size, on a CPU or not, is probed many times; else a smaller one stands in."""
 SWEEP_ELEMENTS = {True: 1 << 22, False: 1 << 30}
 """Board-sized public cases beyond this are left to GPUs: float64 on them takes a CPU minutes."""
+BASELINES = ("eager", "compiled")
+"""Backends whose functions the launcher captures itself."""
 DRAWS = 50
 """Hidden cases drawn in search of one that is small enough."""
 
@@ -58,6 +60,12 @@ class Bench:
     def is_planned(self) -> bool:
         """Tell whether the trusted launcher runs the candidate."""
         return launches_plans(self.candidate, self.problem.device)
+
+    @property
+    def is_launched(self) -> bool:
+        """Tell whether the trusted launcher can time it: a plan, or a baseline shipped with the package."""
+        baseline = self.candidate.origin is Origin.BASELINE and self.candidate.backend in BASELINES
+        return self.is_planned or (baseline and not self.is_cpu)
 
     @cached_property
     def is_interpreted(self) -> bool:
