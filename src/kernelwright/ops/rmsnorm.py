@@ -153,7 +153,7 @@ def reference(
 
     x, weight = inputs["x"], inputs["weight"]
     if x.dtype is torch.float64:
-        # The framework's own GPU kernel sums by Welford's method there: one infinity makes the whole row NaN.
+        # The framework's own GPU kernel answers a row that holds an infinity otherwise (docs/measured.md).
         return (x * (x.square().mean(-1, keepdim=True) + float(scalars["eps"])).rsqrt() * weight,)
     return (F.rms_norm(x, (x.shape[-1],), weight, float(scalars["eps"])),)
 
