@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from kernelwright.cli import backends, doctor, journal, judge, ops, optimize, show, version
+from kernelwright.cli import backends, doctor, extract, journal, judge, ops, optimize, show, version
 from kernelwright.cli.main import build_app
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core import plugins, verdict
@@ -33,6 +33,7 @@ FILES = ("README.md", "docs/cli.md", "docs/vocabulary.md", "docs/measured.md", "
 LANGUAGES = ("cpp", "triton", "cuda", "eager", "compiled")
 ANSWERS: dict[str, type[BaseModel]] = {
     "optimize": optimize.OptimizeAnswer,
+    "extract": extract.ExtractAnswer,
     "judge": judge.JudgeAnswer,
     "doctor": doctor.DoctorAnswer,
     "show": show.ShowAnswer,
@@ -122,6 +123,19 @@ def drawers() -> str:
         ["drawer", "files"],
         [[f"`{drawer}/`", ", ".join(plugins.names(drawer)) or "empty so far"] for drawer in plugins.DRAWERS],
     )
+
+
+def stage_profiles() -> str:
+    """Return every stage, the profiles that run it, and what it checks."""
+    rows = [
+        [
+            name,
+            *("yes" if stage in verdict.REQUIRED_STAGES[profile] else "" for profile in verdict.Profile),
+            text,
+        ]
+        for stage, (name, text) in zip(verdict.Stage, members(verdict.Stage), strict=True)
+    ]
+    return table(["stage", *(profile.value for profile in verdict.Profile), "what it checks"], rows)
 
 
 CHART = (
@@ -218,6 +232,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "exit codes": lambda: table(["code", "meaning"], members(ExitCode)),
     "status": lambda: table(["status", "meaning"], members(verdict.Status)),
     "stages": lambda: table(["stage", "what it checks"], members(verdict.Stage)),
+    "stage profiles": stage_profiles,
     "profiles": lambda: table(["profile", "meaning"], members(verdict.Profile)),
     "outcomes": lambda: table(["outcome", "meaning"], members(verdict.Outcome)),
 }

@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli import backends, doctor, journal, judge, ops, optimize, show, version
+from kernelwright.cli import backends, doctor, extract, journal, judge, ops, optimize, profile, show, version
 from kernelwright.cli.screen import ExitCode, err
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import BadInput, KernelwrightError
 
-SAFE = "interrupted; everything journalled so far is safe"
+INTERRUPTED = {
+    "optimize": "interrupted; everything journalled so far is safe",
+    "judge": "interrupted before the verdict; nothing is decided",
+}
+"""What Ctrl-C means to a verb that has something to lose."""
 
 
 def build_app() -> typer.Typer:
@@ -33,6 +37,8 @@ def build_app() -> typer.Typer:
         """Finds where a PyTorch model spends its time and rewrites the kernels that matter."""
 
     app.command("optimize")(optimize.optimize)
+    app.command("profile")(profile.profile)
+    app.command("extract")(extract.extract)
     app.command("judge")(judge.judge)
     app.command("doctor")(doctor.doctor)
     app.command("show")(show.show)
@@ -50,13 +56,13 @@ def main() -> None:
     try:
         code = build_app()(standalone_mode=False)
         if code == ExitCode.INTERRUPTED:  # newer typer answers Ctrl-C itself, with the code and no word
-            code = _failed(SAFE, ExitCode.INTERRUPTED, False)
+            code = _interrupted(sys.argv[1:])
     except KernelwrightError as error:
         kind = ExitCode.USAGE if isinstance(error, BadInput) else ExitCode.MISTAKE
         # What another process found comes with where it was found there.
         code = _failed(f"error: {error}", kind, debug, getattr(getattr(error, "fault", None), "trace", ""))
     except (KeyboardInterrupt, typer.Abort):
-        code = _failed(SAFE, ExitCode.INTERRUPTED, False)
+        code = _interrupted(sys.argv[1:])
     except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
         # The usage error is click's, which newer typer vendors and older typer imports: the one name both share.
         if isinstance(error, typer.BadParameter.__bases__):
@@ -64,6 +70,12 @@ def main() -> None:
             sys.exit(ExitCode.USAGE)
         code = _failed(f"bug: {type(error).__name__}: {error} (--debug shows where)", ExitCode.BUG, debug)
     sys.exit(int(code or 0))
+
+
+def _interrupted(words: list[str]) -> ExitCode:
+    """Say what an interrupted verb leaves behind."""
+    verb = next((word for word in words if not word.startswith("-")), "")
+    return _failed(INTERRUPTED.get(verb, "interrupted"), ExitCode.INTERRUPTED, False)
 
 
 def _failed(line: str, code: ExitCode, debug: bool, trace: str = "") -> ExitCode:

@@ -5,14 +5,16 @@ judge -> builder: `BuildRequest`; builder -> judge: `Enclosed`, then `BuildReply
 judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`,
 on a GPU also `Overlap`, `Capture`, `Replay`; runner -> judge: only the 16-byte replies of `core/frames`.
 judge -> reference: `ReferenceRequest`, `Describe`; reference -> judge: `ReferenceDone`, `Described`.
-engine -> model: `TraceModel`, `ExtractModel`, `VerifyModel`; model -> engine: `ModelTraced`, `ModelExtracted`,
-`ModelTimed` or `Fault`.
+engine -> model: `TraceModel`, `ProfileModel`, `ExtractModel`, `VerifyModel`; model -> engine: `Progress`, then
+`ModelTraced`, `ModelProfiled`, `ModelExtracted`, `ModelTimed` or `Fault`.
 """
 
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from kernelwright.core.account import Account, SetTimes
+from kernelwright.core.account import Region as TimedRegion
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.device import Ceilings
@@ -418,6 +420,22 @@ class TraceModel(Frozen):
     threads: int = Field(ge=1)
 
 
+class ProfileModel(Frozen):
+    """Ask the model process where a model's time goes, region by region."""
+
+    type: Literal["profile"] = "profile"
+    spec: str
+    options: ModelOptions = ModelOptions()
+    """Inputs, element type, device and mode."""
+    threads: int = Field(ge=1)
+    with_compiled: bool = True
+    """Whether torch.compile is timed too."""
+    trace_file: str | None = None
+    """Where a Chrome trace goes."""
+    memory_file: str | None = None
+    """Where a snapshot of GPU memory goes."""
+
+
 class ExtractModel(Frozen):
     """Ask the model process for the problems a model consists of."""
 
@@ -454,6 +472,37 @@ class ModelTraced(Frozen):
     graphs: int
     """Graphs dynamo captured; more than one means graph breaks."""
     breaks: tuple[GraphBreak, ...] = ()
+
+
+class ModelProfiled(Frozen):
+    """Where a model's time goes."""
+
+    type: Literal["profiled"] = "profiled"
+    device: str
+    """Where it ran: `cpu`, `cuda:0`."""
+    sets: tuple[SetTimes, ...] = Field(min_length=1)
+    """Every way it is called, timed."""
+    regions: tuple[TimedRegion, ...]
+    """All regions of its captured graphs, disjoint and complete."""
+    eager: Account
+    """As the user wrote it; its gaps are what the regions leave of the time."""
+    captured: Account
+    """Its captured graph."""
+    compiled: Account | None
+    """Under torch.compile; its gaps are what the kernels leave of the time. None if it failed."""
+    kernels: int = Field(ge=0)
+    """Kernels torch.compile runs."""
+    linked: int = Field(ge=0)
+    """Of these the ones whose origin in the captured graph is known."""
+    compile_s: float = Field(ge=0)
+    """How long torch.compile took to compile."""
+    compile_error: str = ""
+    """Why there is no compiled model."""
+    operations: int = Field(ge=0)
+    graphs: int = Field(ge=0)
+    breaks: tuple[GraphBreak, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was written where."""
 
 
 class ModelExtracted(Frozen):
@@ -511,9 +560,9 @@ class ModelTimed(Frozen):
     fallbacks: int = Field(ge=0)
 
 
-ModelRequest = Annotated[TraceModel | ExtractModel | VerifyModel, Field(discriminator="type")]
+ModelRequest = Annotated[TraceModel | ProfileModel | ExtractModel | VerifyModel, Field(discriminator="type")]
 MODEL_REQUEST: TypeAdapter[ModelRequest] = TypeAdapter(ModelRequest)
 ModelAnswer = Annotated[
-    Progress | Fault | ModelTraced | ModelExtracted | ModelTimed, Field(discriminator="type")
+    Progress | Fault | ModelTraced | ModelProfiled | ModelExtracted | ModelTimed, Field(discriminator="type")
 ]
 MODEL_ANSWER: TypeAdapter[ModelAnswer] = TypeAdapter(ModelAnswer)

@@ -146,7 +146,7 @@ class Op(Protocol):
     def recognise(self, node: Any) -> Match | None:
         """Return the op that ends in this node of a captured graph, in whatever form it is written, or None.
 
-        A hint, not a proof: what is extracted is checked against the region itself.
+        A hint, not a proof: what is extracted is checked against the region itself. An op without it is never found.
         """
         ...
 
@@ -208,8 +208,19 @@ class Backend(Protocol):
 class TierA(Backend, Protocol):
     """A language whose candidates are device code and a launch plan."""
 
-    def compile_unit(self, source: str, unit: KernelUnit, target: str, folder: Path) -> BuildResult:
-        """Compile one kernel for a target (`sm_90`, `gfx942`) into `folder`; runs in the builder's sandbox."""
+    def compile_unit(
+        self, source: str, unit: KernelUnit, target: str, folder: Path, *, guarded: bool = True
+    ) -> BuildResult:
+        """Compile one kernel for a target (`sm_90`, `gfx942`) into `folder`; runs in the builder's sandbox.
+
+        What `check` refuses is refused here too, unless a test asks for it to be built.
+        """
+        ...
+
+    def build(
+        self, source: str, values: Mapping[str, ParamValue], folder: Path, *, guarded: bool = True
+    ) -> BuildResult:
+        """Leave in `folder` what a machine without a GPU can interpret, or say that there is nothing."""
         ...
 
 

@@ -28,10 +28,14 @@ from kernelwright.core.messages import (
     Disqualified,
     Evaluate,
     EvaluationAnswer,
+    ExtractModel,
     Fault,
     JudgeSettings,
+    ModelExtracted,
+    ModelProfiled,
     ModelTimed,
     ModelTraced,
+    ProfileModel,
     Progress,
     TraceModel,
     VerifyModel,
@@ -215,7 +219,9 @@ class JudgeClient:
         self.child.close()
 
 
-def ask_model(request: TraceModel | VerifyModel, show: Show) -> ModelTraced | ModelTimed:
+def ask_model(
+    request: TraceModel | ProfileModel | ExtractModel | VerifyModel, show: Show
+) -> ModelTraced | ModelProfiled | ModelExtracted | ModelTimed:
     """Return a fresh model process's answer to one request."""
     child = Child("model", "kernelwright.model", request.threads, cwd=Path.cwd())
     try:
@@ -223,6 +229,6 @@ def ask_model(request: TraceModel | VerifyModel, show: Show) -> ModelTraced | Mo
         answer = child.receive(MODEL_ANSWER, show)
     finally:
         child.close()
-    if isinstance(answer, ModelTraced | ModelTimed):
+    if isinstance(answer, ModelTraced | ModelProfiled | ModelExtracted | ModelTimed):
         return answer
     raise ServiceDied("model", f"answered {type(answer).__name__}")

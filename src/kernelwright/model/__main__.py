@@ -3,12 +3,21 @@
 import os
 import sys
 import traceback
+from collections.abc import Callable
 
 from pydantic import BaseModel
 
 from kernelwright.core.errors import KernelwrightError, ModelNotLoadable, OutOfMemory
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import MODEL_REQUEST, ExtractModel, Fault, TraceModel, VerifyModel
+from kernelwright.core.messages import (
+    MODEL_REQUEST,
+    ExtractModel,
+    Fault,
+    ProfileModel,
+    Progress,
+    TraceModel,
+    VerifyModel,
+)
 
 
 def main() -> None:
@@ -18,10 +27,12 @@ def main() -> None:
     os.dup2(2, 1)
     request = read_message(sys.stdin.buffer, MODEL_REQUEST)
     if request is not None:
-        write_message(answers, _answer(request))
+        write_message(answers, _answer(request, lambda text: write_message(answers, Progress(text=text))))
 
 
-def _answer(request: TraceModel | ExtractModel | VerifyModel) -> BaseModel:
+def _answer(
+    request: TraceModel | ProfileModel | ExtractModel | VerifyModel, show: Callable[[str], None]
+) -> BaseModel:
     import torch
 
     from kernelwright.model.extract import problems
@@ -40,6 +51,10 @@ def _answer(request: TraceModel | ExtractModel | VerifyModel) -> BaseModel:
             return trace(loaded)
         if isinstance(request, ExtractModel):
             return problems(loaded)
+        if isinstance(request, ProfileModel):
+            from kernelwright.model.profile import profile
+
+            return profile(loaded, request, show)
         from kernelwright.model.verify import verify
 
         return verify(loaded, request.winners, request.rounds, request.seed)
