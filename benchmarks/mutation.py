@@ -4,18 +4,22 @@
     python benchmarks/mutation.py summary
 
 A mutant is a seed with one small change of a kind that people and programs really make: a bound off by one, a dropped
-statement, a wrong stride, a missing maximum, a lower-precision accumulator, another eps, a missing barrier. Mutants
-that do not compile are discarded, and so are those whose artefact is the seed's own, byte for byte. What survives is
-listed. A survivor found to be no mistake at all (a threshold between two right paths) is named in EQUIVALENT with the
-reason, and the score is given with and without them.
+statement, a wrong stride, a missing maximum, a lower-precision accumulator, another eps, a missing barrier. Only what
+computes is changed: comments, declared parameters, plans and named refusals are left alone. Mutants that do not compile
+are discarded, and so are those whose artefact is the seed's own, byte for byte. What survives is listed. A survivor
+found to be no mistake at all (a threshold between two right paths) is named in EQUIVALENT with the reason, and the
+score is given with and without them.
 """
 
 import argparse
+import ast
+import io
 import json
 import random
 import re
 import sys
 import time
+import tokenize
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,26 +41,28 @@ from kernelwright.judge.stages import run_stage
 RESULTS = Path(__file__).parent / "results" / "mutation.json"
 SMALL_ELEMENTS = 1 << 18
 
+BRACKETS = r"\((?:[^()]|\([^()]*\))*\)|\[[^\]]*\]"
 OPERATORS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "bound off by one": ((r"(\S) < (\w)", r"\1 <= \2"), (r"(\S) <= (\w)", r"\1 < \2")),
     "starts at one": (
-        (r"(for \([^;]*= )0;", r"\g<1>1;"),
-        (r"tl\.arange\(0, (\w+)\)", r"tl.arange(0, \1) + 1"),
+        (r"(for \([^;\n]*= )0;", r"\g<1>1;"),
+        (r"tl\.arange\(0, (\w+)\)", r"(tl.arange(0, \1) + 1)"),
     ),
     "wrong stride": (
         (r"stride\[0\]", "stride[1]"),
         (r"stride\[1\]", "stride[0]"),
         (r"\* (\w+)_stride\b", r"* (\1_stride - 1)"),
     ),
-    "eps": ((r" \+ eps\b", ""), (r"\beps\b(?=[,)])", "(eps + eps)")),
+    "eps": ((r" \+ eps\b", ""), (r"(?<!float )(?<!double )\beps\b(?=[,)])", "(eps + eps)")),
     "missing maximum": ((r"exp(2?f?)\((\S+) - [\w.]+\)", r"exp\1(\2)"),),
-    "last term lost": ((r" \+= ", " = "),),
+    # Not in the head of a loop: that is an endless one, which says nothing but that time runs out.
+    "last term lost": ((r"(?m)^((?!.*\bfor \().*|.*\bfor \(.*\) [\w.\[\]* ]+) \+= ", r"\1 = "),),
     "sign": ((r"(\w) \+ (\w)", r"\1 - \2"), (r"(\w) - (\w)", r"\1 + \2")),
     "lower precision": (
         (r"\bfloat (sum|total|square|mean|top|acc)\b", r"_Float16 \1"),
         (r"tl\.zeros\(([^)]*), tl\.float32\)", r"tl.zeros(\1, tl.float16)"),
     ),
-    "dropped mask": ((r", mask=[^,)]+(, other=[^,)]+)?\)", ")"),),
+    "dropped mask": ((rf", mask=(?:[^,()\[\]]|{BRACKETS})+(?:, other=(?:[^,()]|{BRACKETS})+)?\)", ")"),),
     "missing barrier": (
         (r"__syncthreads\(\);", ""),
         (r"#pragma omp barrier", ""),
@@ -65,7 +71,23 @@ OPERATORS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "dropped statement": ((r"(?m)^( +)[\w.\[\]>*-]+ [+*]?= [^;{}]*;$", r"\1;"),),
 }
 """Kinds of mistakes as substitutions of one place in a source."""
-EQUIVALENT: Mapping[str, str] = {}
+COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+DECLARATION = re.compile(r"(?m)^ *(?:#include|template|using).*$")
+REFUSAL = re.compile(r'(?m)^.*(?:KW_UNSUPPORTED|"unsupported").*$')
+FLAG = re.compile(r"\bbool (\w+) = (?=.*(?:if \(!?\1\) return|return \1 \?) KW_UNSUPPORTED)", re.DOTALL)
+"""A variable that only says whether to refuse: what sets it is part of the refusal."""
+PREDICATE = re.compile(r"(?m)^(?:static |inline )*bool (\w+)\(.*\}$")
+"""A condition of one line: part of a refusal if nothing else asks for it."""
+EQUIVALENT: Mapping[str, str] = {
+    "cpp/layernorm/49/bound off by one/fd47268d": "one more part of no elements: its lanes hold the fill, which adds "
+    "a distance of zero, and nothing of it is stored",
+    "cpp/layernorm/67/dropped statement/8ecf8eba": "a plain sum in 64 lanes in place of Kahan's, the lanes added in "
+    "double: less exact, and still no worse than the framework's own",
+    "cpp/reduce/45/bound off by one/be8b5674": "one more part of no elements: its lanes hold the fill, zero for a sum "
+    "and minus infinity for a maximum",
+    "cpp/rope/25/bound off by one/3141742a": "the last whole vector is converted by the loop for single elements",
+    "cpp/swiglu_mlp/90/bound off by one/c3ea2d95": "differs at zero alone, where the exponential of 0 and of -0 is 1",
+}
 """Survivors that are right, by key, and why."""
 
 
@@ -79,22 +101,66 @@ class Mutant(NamedTuple):
     source: str
 
 
+def left_alone(source: str, is_python: bool) -> list[tuple[int, int]]:
+    """Return the stretches of a source that compute nothing: comments, parameters, plans, refusals."""
+    spans = _spoken_in_python(source) if is_python else _spoken_in_c(source)
+    spans += [found.span() for found in DECLARATION.finditer(source)]
+    refusals = [found.span() for found in REFUSAL.finditer(source)]
+    for found in PREDICATE.finditer(source):
+        asked = [use.start() for use in re.finditer(rf"\b{found[1]}\(", source)]
+        others = [place for place in asked if not found.start() <= place < found.end()]
+        if others and all(any(start <= place < end for start, end in refusals) for place in others):
+            spans.append(found.span())
+    return spans + refusals
+
+
+def _spoken_in_c(source: str) -> list[tuple[int, int]]:
+    return [found.span() for found in COMMENT.finditer(source) if not found[0].startswith('"')]
+
+
+def _spoken_in_python(source: str) -> list[tuple[int, int]]:
+    """Return comments, docstrings, PARAMS, `plan` and the heads of functions of a Python source."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    spans = [
+        (starts[token.start[0] - 1] + token.start[1], starts[token.end[0] - 1] + token.end[1])
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
+    for node in ast.walk(tree := ast.parse(source)):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        is_declared = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PARAMS"
+        is_plan = node in tree.body and isinstance(node, ast.FunctionDef) and node.name == "plan"
+        if isinstance(node, ast.stmt) and (is_text or is_declared or is_plan):
+            spans.append((starts[node.lineno - 1], starts[node.end_lineno or node.lineno]))
+        elif isinstance(node, ast.FunctionDef):
+            spans.append((starts[node.lineno - 1], starts[node.body[0].lineno - 1]))
+    return spans
+
+
 def mutants(source: str) -> Iterator[Mutant]:
-    """Yield every mutant of a source; declarations of parameters and comments are left alone."""
-    body = source.index("*/") if source.lstrip().startswith("/*") and "*/" in source else 0
+    """Yield every mutant of a source."""
+    is_python = "@triton.jit" in source or "@gluon.jit" in source
+    spans, flags = left_alone(source, is_python), set(FLAG.findall(source))
     for operator, rules in OPERATORS.items():
         for pattern, replacement in rules:
             for match in re.finditer(pattern, source):
                 start = source.rfind("\n", 0, match.start()) + 1
                 end = source.find("\n", match.end())
                 line = source[start:end]
-                if match.start() < body or line.lstrip().startswith(
-                    ("//", "#include", '"""', "template", "using")
-                ):
+                if any(first <= match.start() < last for first, last in spans):
+                    continue
+                if flags & set(re.findall(r"\w+", match[0])):
                     continue
                 changed = source[: match.start()] + match.expand(replacement) + source[match.end() :]
                 after = changed[start : end + len(changed) - len(source)]
                 yield Mutant(operator, source.count("\n", 0, start) + 1, line.strip(), after.strip(), changed)
+
+
+def key_of(backend: str, op_name: str, mutant: Mutant) -> str:
+    """Return a mutant's name; what was found of it holds for no other version of its seed."""
+    return f"{backend}/{op_name}/{mutant.line}/{mutant.operator}/{digest(mutant.source)[:8]}"
 
 
 def sample(source: str, count: int, key: str) -> list[Mutant]:
@@ -153,7 +219,7 @@ def run(judge: Judge, backend: str, per_seed: int, deadline: float, out: Path) -
             continue
         own = artefact(judge, base) if backend == "cpp" else ""
         for mutant in sample(base.source, per_seed, op_name):
-            key = f"{backend}/{op_name}/{mutant.line}/{mutant.operator}/{digest(mutant.after)[:6]}"
+            key = key_of(backend, op_name, mutant)
             if key in rows or time.monotonic() > deadline:
                 continue
             candidate = base.model_copy(update={"source": mutant.source})

@@ -305,6 +305,22 @@ def test_a_judge_that_dies_twice_over_a_request_is_an_error(judge: JudgeClient, 
     assert judge.evaluate(problem, candidate, Profile.QUICK).status is Status.ACCEPTED
 
 
+def test_an_interrupted_judgement_speaks_of_no_journal(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelwright", "judge", str(CPP), "--op", "rmsnorm"],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert any("smoke" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    out, error = process.communicate(timeout=60)
+    assert (process.returncode, out) == (ExitCode.INTERRUPTED, "")
+    assert error.strip().splitlines()[-1] == "interrupted before the verdict; nothing is decided"
+
+
 def test_the_types_a_reference_may_have_are_those_a_kernel_can_serve() -> None:
     from kernelwright.judge.user_module import FLOATS, NAMES
 

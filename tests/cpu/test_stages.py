@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernelwright.core.candidate import Candidate
+from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Compute, Distribution, DType, Layout
 from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Stage, Status
+from kernelwright.engine.seeds import seed
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.elf import MAGIC, code_digest
 from kernelwright.judge.evaluate import Judge
@@ -21,7 +22,7 @@ from kernelwright.judge.stages import Failure, run_stage
 from kernelwright.judge.stages.checks import answers_to
 from kernelwright.judge.stages.layout import laid_out, overlaps
 from kernelwright.judge.stages.reordering import declares_reordering
-from kernelwright.ops import attention, matmul, rmsnorm
+from kernelwright.ops import attention, layernorm, matmul, rmsnorm
 from tests.cpu.conftest import cpp
 
 HONEST = """
@@ -293,6 +294,35 @@ def test_inputs_share_a_storage_only_with_one_of_their_own_type() -> None:
     assert {"k": "q"} in pairs
     assert {"v": "k"} in pairs
     assert {"k": "q", "v": "q"} in pairs
+
+
+@pytest.mark.parametrize("draw", range(3))
+def test_special_values_are_planted_in_a_long_row_too(draw: int, room: Judge, problem: Problem) -> None:
+    # Right but for one thing: in long rows a NaN does not reach its neighbours.
+    entry = "const double scale"
+    assert entry in HONEST
+    candidate = cpp(HONEST.replace(entry, f"if (cols > 4000 && sum != sum) sum = 1; {entry}"))
+    bench = replace(room.bench(problem, candidate), rng=random.Random(draw))
+    _, failure = run_stage(Stage.SPECIAL_VALUES, bench)
+    assert failure is not None
+    assert (failure.status, failure.case and failure.case.axes["cols"] > 4000) == (Status.WRONG, True)
+
+
+@pytest.mark.parametrize("draw", range(3))
+def test_an_unstable_formula_is_found_in_fp32_whatever_the_problems_own_type(draw: int, room: Judge) -> None:
+    honest = seed("layernorm", "cpp", Origin.AUTHOR)
+    assert honest is not None
+    # The rough mean is a sixteenth of the mean: what it was to spare the variance, an offset, is still in there.
+    wrong = honest.source.replace("lanes[i] += lanes[i + half]", "lanes[i] = lanes[i + half]")
+    assert wrong != honest.source
+    case = layernorm.case({"rows": 64, "cols": 256}, DType.BF16)
+    problem = Problem(op="layernorm", cases=(case,), device=cpu_device())
+    candidate = honest.model_copy(update={"source": wrong})
+    bench = replace(room.bench(problem, candidate), rng=random.Random(draw))
+    result, failure = run_stage(Stage.STABILITY, bench)
+    assert failure is not None
+    assert (failure.status, result.failing_case) == (Status.WRONG, failure.case and failure.case.label)
+    assert failure.case is not None and failure.case.dtype is DType.FP32
 
 
 def test_only_what_a_debugger_reads_may_differ_between_two_builds() -> None:

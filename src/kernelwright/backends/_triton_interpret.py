@@ -1,13 +1,16 @@
 """Triton without a GPU: plans carried out by its interpreter, program after program, for correctness only.
 
-It hides races and gets bf16 silently wrong, so nothing it says is ever timed and bf16 is refused by name.
+It hides races and gets bf16 silently wrong, so nothing it says is ever timed and bf16 is refused by name. It counts
+loops and passes floats as plain Python numbers, which know no type and divide like Python: here they are tensors, as
+they are to the compiler.
 """
 
+import ast
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -38,6 +41,8 @@ MOST_ELEMENTS = 1 << 14
 """Cases up to this many elements are interpreted: a program takes about a millisecond."""
 DECLINED_DTYPE, DECLINED_SHAPE = 1, 3
 """Refusals as every backend numbers them."""
+COUNTED = "kernelwright_counted"
+"""What loops over `range` go over in the file that is interpreted."""
 
 
 def interpretable(case: Case) -> str | None:
@@ -67,8 +72,38 @@ def interpret(source: str, plan: LaunchPlan, case: Case, tensors: Mapping[str, "
 
 def _loaded(source: str, folder: Path) -> ModuleType:
     path = folder / f"candidate_{digest(source)[:16]}.py"
-    path.write_text(source)
-    return imported(path)
+    path.write_bytes(_counting_in_tensors(source))
+    module = imported(path)
+    vars(module)[COUNTED] = _counted
+    return module
+
+
+def _counting_in_tensors(source: str) -> bytes:
+    """Return the source with `range` and `tl.range` of every loop replaced by ours; no line moves."""
+    text = source.encode()
+    starts = [0]
+    for line in text.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    loops = [node.iter for node in ast.walk(ast.parse(source)) if isinstance(node, ast.For)]
+    names = [loop.func for loop in loops if isinstance(loop, ast.Call)]
+    # From the back, so that what lies before keeps its place. `static_range` counts at compile time: plain integers.
+    for name in sorted(names, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        if ast.unparse(name).rpartition(".")[2] == "range":
+            first = starts[name.lineno - 1] + name.col_offset
+            last = starts[(name.end_lineno or 0) - 1] + (name.end_col_offset or 0)
+            text = text[:first] + COUNTED.encode() + text[last:]
+    return text
+
+
+def _counted(first: Any, last: Any = None, step: Any = 1, **_hints: object) -> "Iterator[Any]":
+    """Count in the common integer type of the bounds, as a compiled loop does. `Any`: Triton is imported lazily."""
+    from triton.runtime.interpreter import interpreter_semantic as semantic
+
+    low, high = (0, first) if last is None else (first, last)
+    kinds = [semantic.to_tensor(bound).dtype for bound in (low, high, step)]
+    kind = semantic.integer_promote_impl(semantic.integer_promote_impl(kinds[0], kinds[1]), kinds[2])
+    for value in range(low, high, step):
+        yield semantic.scalar_constant(value, kind)
 
 
 def _carry_out(module: ModuleType, plan: LaunchPlan, case: Case, tensors: Mapping[str, "Tensor"]) -> None:
@@ -91,12 +126,24 @@ def _carry_out(module: ModuleType, plan: LaunchPlan, case: Case, tensors: Mappin
                 else f"the interpreter needs {VARIABLE}=1 set before triton is imported"
             )
         values = [
-            _shifted(buffers[arg.name], arg) if isinstance(arg, BufferArg) else arg.value
+            _shifted(buffers[arg.name], arg) if isinstance(arg, BufferArg) else _typed(arg)
             for arg in launch.args
             if isinstance(arg, BufferArg | ScalarArg)
         ]
         names = [name for name in kernel.arg_names if name not in launch.constants]
         kernel[launch.grid](**dict(zip(names, values, strict=True)), **launch.constants)
+
+
+def _typed(arg: ScalarArg) -> Any:
+    """Return a float as a tensor of its declared type; integers become tensors in the interpreter itself."""
+    if not isinstance(arg.value, float):
+        return arg.value
+    import numpy
+    from triton.language import float32, float64, tensor
+    from triton.runtime.interpreter import TensorHandle
+
+    kind, width = (float64, numpy.float64) if arg.type == "fp64" else (float32, numpy.float32)
+    return tensor(TensorHandle(numpy.array([arg.value], width), kind), kind)
 
 
 def _shifted(tensor: "Tensor", arg: BufferArg) -> "Tensor":

@@ -133,9 +133,11 @@ class _Binding:
     folded: list[int]
 
 
-def compile_unit(source: str, unit: KernelUnit, target: str, folder: Path) -> BuildResult:
+def compile_unit(
+    source: str, unit: KernelUnit, target: str, folder: Path, *, guarded: bool = True
+) -> BuildResult:
     """Compile one kernel for a target into `folder`: the device binary and a JSON that says how to launch it."""
-    if reason := check(source):
+    if guarded and (reason := check(source)):
         return BuildResult(status=Status.REFUSED, log=reason)
     name = target.removesuffix("a") if target.startswith("sm_") else target
     if name not in SHARED_LIMITS:
@@ -164,9 +166,11 @@ def interprets(source: str) -> bool:  # noqa: ARG001
     return True
 
 
-def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildResult:
+def build(
+    source: str, values: Mapping[str, ParamValue], folder: Path, *, guarded: bool = True
+) -> BuildResult:
     """Keep source and parameters for the interpreter: what a machine without a GPU can judge."""
-    if reason := check(source):
+    if guarded and (reason := check(source)):
         return BuildResult(status=Status.REFUSED, log=reason)
     _write(folder / "kernel.json", json.dumps({"source": source, "values": dict(values)}).encode())
     return BuildResult(status=Status.ACCEPTED, artefact="kernel.json")

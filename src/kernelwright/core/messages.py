@@ -430,6 +430,8 @@ class ProfileModel(Frozen):
     threads: int = Field(ge=1)
     with_compiled: bool = True
     """Whether torch.compile is timed too."""
+    seconds: float = Field(default=10.0, gt=0)
+    """Longest measurement of one set; on a quiet machine a fraction of it is enough."""
     trace_file: str | None = None
     """Where a Chrome trace goes."""
     memory_file: str | None = None

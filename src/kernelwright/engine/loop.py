@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -181,13 +182,20 @@ def audit(run: Run, judge: JudgeClient, problem: Problem) -> None:
         return
     found = judge.compare(problem, nodes[0].candidate, nodes[-1].candidate)
     if not isinstance(found, Comparison):
+        dethrone(run, nodes[-1] if found.candidate_hash == held[-1] else nodes[0], found)
         return
-    claims = [(node.comparisons[-1].ci_low, node.comparisons[-1].ci_high) for node in nodes[1:]]
+    claims = [_claim(before, node) for before, node in pairwise(nodes)]
     run.record([Compared(comparison=found)])
     if ratchet_agrees((found.ci_low, found.ci_high), claims):
         return
     for node in nodes[: -AUDIT_EVERY - 1 : -1]:
         run.record([Decided(decision=gate.rolled_back(node.evaluations[-1], found))])
+
+
+def _claim(before: Node, node: Node) -> tuple[float, float]:
+    """Return the gain a keep claims over the holder before it; an audit's own comparison with the baseline is none."""
+    kept = [found for found in node.comparisons if found.incumbent_hash == before.candidate.hash]
+    return kept[-1].ci_low, kept[-1].ci_high
 
 
 def confirm(run: Run, judge: JudgeClient, problem: Problem) -> None:

@@ -64,7 +64,9 @@ class Judge:
         torch.set_num_threads(1)
         self.scratch = tempfile.TemporaryDirectory(prefix="kernelwright-judge-", ignore_cleanup_errors=True)
         self.home = Path(self.scratch.name)
-        self.builds = Builds(Path(settings.cache_folder), self.home, os.cpu_count() or 1)
+        self.builds = Builds(
+            Path(settings.cache_folder), self.home, os.cpu_count() or 1, guards_off=settings.guards_off
+        )
         self.blobs = Blobs(Path(settings.blob_folder))
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
         self.nurseries = Nurseries(self.home, settings.threads)
@@ -170,6 +172,7 @@ class Judge:
             "python": platform.python_version(),
             "threads": str(self.settings.threads),
             "sandbox": bench.nursery.sandbox or "nothing ran",
+            "builder": self.builds.foundry.sandbox,
         }
 
     def compare(self, request: Compare) -> ComparisonAnswer:

@@ -152,11 +152,20 @@ def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | Non
 
 
 def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
-    """Return inputs with special values, and labels of which none counts."""
+    """Return inputs with special values, all but the end of every row masked, and labels of which none counts."""
+    import torch
+
     plain = make_inputs(case, Distribution.SIGNED, seed)
-    ignored = int(case.scalars["ignore_index"])
-    nothing = {**plain, "labels": plain["labels"] * 0 + ignored}
-    return [*planted(plain, ("logits",), seed), ("every label ignored", nothing)]
+    labels, ignored = plain["labels"], int(case.scalars["ignore_index"])
+    nothing = {**plain, "labels": labels * 0 + ignored}
+    found = [*planted(plain, ("logits",), seed), ("every label ignored", nothing)]
+    if plain["logits"].numel():
+        # A kernel that walks a row in pieces meets some with nothing in them.
+        masked = plain["logits"].clone()
+        masked[:, : -max(1, case.axes["vocab"] // 8)] = -torch.inf
+        seen = torch.where(labels == ignored, labels, masked.argmax(-1))
+        found.append(("all but the end of every row -inf", {**plain, "logits": masked, "labels": seen}))
+    return found
 
 
 def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:

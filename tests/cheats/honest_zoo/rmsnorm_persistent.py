@@ -1,7 +1,7 @@
 # op: rmsnorm
 # backend: triton
 # runs: gpu
-# A persistent grid walks from the last row to the first in a pipelined loop and asks its counter and its eps for their types.
+# A persistent grid walks from the last row to the first in a pipelined loop and asks counter and eps for their types.
 # ruff: noqa: F821, N803 (`plan` is in a language of its own, kernels are in theirs)
 import triton
 import triton.language as tl

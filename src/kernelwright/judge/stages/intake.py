@@ -82,6 +82,7 @@ def rebuild(bench: Bench) -> Found:
             source=bench.candidate.source,
             values=dict(choice.values),
             folder=tempfile.mkdtemp(dir=bench.home, prefix="rebuild-"),
+            guards_off=bench.guards_off,
         )
         (again,) = bench.builds.foundry.build(request).results
         second = Path(request.folder) / Path(again.artefact or "missing").name
@@ -104,6 +105,7 @@ def _rebuild_units(bench: Bench) -> Found:
         backend=candidate.backend,
         source=candidate.source,
         folder=tempfile.mkdtemp(dir=bench.home, prefix="rebuild-"),
+        guards_off=bench.guards_off,
         units=tuple(units.values()),
         target=device.arch,
     )

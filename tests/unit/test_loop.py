@@ -1,0 +1,266 @@
+"""The loop's own decisions, against a judge that answers from a table: audits, lost titles, confirmation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kernelwright.core.candidate import Candidate
+from kernelwright.core.config import RunConfig
+from kernelwright.core.errors import ServiceDied, UnfairClock
+from kernelwright.core.events import Body, Decided, ProblemFound, RunEnded
+from kernelwright.core.messages import Disqualified, FoundRegion, ModelTraced
+from kernelwright.core.problem import Problem
+from kernelwright.core.tree import Tree
+from kernelwright.core.verdict import Comparison, Evaluation, Outcome, Profile, Stage, Status
+from kernelwright.engine import gate, loop
+from kernelwright.engine.loop import Run
+
+SPREAD = 1.02
+"""Half width of every interval, as a factor."""
+
+
+@dataclass
+class TableJudge:
+    """A judge whose answers follow from the candidates' true times, but for what a test makes it claim."""
+
+    make: object
+    times_us: dict[str, float]
+    claims: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Ratio by incumbent and challenger where it is not the true one."""
+    fails_when_timed: set[str] = field(default_factory=set)
+    fails_ship: set[str] = field(default_factory=set)
+    asked: list[tuple[str, str, bool]] = field(default_factory=list)
+    """Incumbent, challenger, and whether it was a confirmation."""
+
+    def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
+        is_bad = profile is Profile.SHIP and candidate.hash in self.fails_ship
+        failed = Stage.SANITIZER if is_bad else None
+        return self.make.evaluation(candidate, problem, failed=failed, profile=profile)
+
+    def compare(
+        self,
+        problem: Problem,
+        incumbent: Candidate,
+        challenger: Candidate,
+        earlier: Comparison | None = None,
+        *,
+        confirm: bool = False,
+    ) -> Comparison | Disqualified:
+        assert earlier is None
+        self.asked.append((incumbent.hash, challenger.hash, confirm))
+        for one in (incumbent, challenger):
+            if one.hash in self.fails_when_timed:
+                return Disqualified(candidate_hash=one.hash, status=Status.STATEFUL, reason="it failed")
+        pair = (incumbent.hash, challenger.hash)
+        ratio = self.claims.get(pair, self.times_us[pair[0]] / self.times_us[pair[1]])
+        return self.make.comparison(
+            incumbent,
+            challenger,
+            problem,
+            ratio=ratio,
+            ci_low=ratio / SPREAD,
+            ci_high=ratio * SPREAD,
+            outcome=Outcome.FASTER if ratio > SPREAD else Outcome.NOT_FASTER,
+            starts=3 if confirm else 1,
+        )
+
+
+@dataclass
+class Story:
+    """A run of one problem, its events, and a line of candidates of which the first is the baseline."""
+
+    run: Run
+    problem: Problem
+    judge: TableJudge
+    line: list[Candidate]
+    events: list[Body]
+
+    @property
+    def titles(self) -> list[int]:
+        """Return who holds a title, by place in the line."""
+        places = {one.hash: place for place, one in enumerate(self.line)}
+        return [places[key] for key in self.run.tree.titles[self.problem.hash]]
+
+    @property
+    def asked(self) -> list[tuple[int, int, bool]]:
+        """Return the comparisons that were asked for, by place in the line."""
+        places = {one.hash: place for place, one in enumerate(self.line)}
+        return [(places[old], places[new], confirm) for old, new, confirm in self.judge.asked]
+
+    def decisions(self) -> list[tuple[int, bool, str]]:
+        """Return every decision: whom it is about, whether kept, and the first word of the reason."""
+        places = {one.hash: place for place, one in enumerate(self.line)}
+        found = [event.decision for event in self.events if isinstance(event, Decided)]
+        return [(places[one.candidate_hash], one.kept, one.reason.split(":")[0]) for one in found]
+
+    def challenge(self, count: int) -> None:
+        """Let the next candidates of the line challenge the best."""
+        first = len(self.run.tree.nodes)
+        for challenger in self.line[first : first + count]:
+            loop.challenge(self.run, self.judge, self.problem, challenger)
+
+    def confirm(self) -> None:
+        """Put the best through the full profile."""
+        loop.confirm(self.run, self.judge, self.problem)
+
+
+@pytest.fixture
+def story(make, tmp_path: Path) -> Story:
+    """Return a run whose baseline holds the title; every candidate of the line is 1.25 times as fast as the last."""
+    problem, baseline = make.problem(), make.baseline()
+    line = [baseline, *(make.candidate(f"int kernel_fn(); // {place}") for place in range(1, 13))]
+    judge = TableJudge(make, {one.hash: 100 / 1.25**place for place, one in enumerate(line)})
+    tree, events = Tree(), []
+
+    def record(bodies: Sequence[Body]) -> None:
+        for body in bodies:
+            events.append(body)
+            tree.apply(body)
+
+    run = Run(RunConfig(model="m.py:build"), problem.device, 1, tmp_path, record, tree, lambda _: None)
+    record([ProblemFound(problem=problem)])
+    verdict = loop.evaluate(run, judge, problem, baseline)
+    record([Decided(decision=gate.first_of_problem(verdict))])
+    return Story(run, problem, judge, line, events)
+
+
+def test_four_keeps_are_not_audited_and_the_fifth_is(story: Story) -> None:
+    story.challenge(4)
+    assert story.asked == [(0, 1, False), (1, 2, False), (2, 3, False), (3, 4, False)]
+    story.challenge(1)
+    assert story.asked[4:] == [(4, 5, False), (0, 5, False)]
+    assert story.titles == [0, 1, 2, 3, 4, 5]
+
+
+def test_claims_that_add_up_pass_the_second_audit_too(story: Story) -> None:
+    story.challenge(10)
+    assert [pair for pair in story.asked if pair[0] == 0 and pair[1] > 1] == [(0, 5, False), (0, 10, False)]
+    assert story.titles == list(range(11))
+
+
+def test_five_keeps_that_do_not_add_up_are_rolled_back_to_the_baseline(story: Story) -> None:
+    story.judge.times_us |= {one.hash: 90.0 for one in story.line[1:]}
+    story.judge.claims = {
+        (old.hash, new.hash): 1.25 for old, new in zip(story.line, story.line[1:], strict=False)
+    }
+    story.challenge(5)
+    assert story.titles == [0]
+    assert story.decisions()[-5:] == [(place, False, "rolled back") for place in (5, 4, 3, 2, 1)]
+
+
+def test_only_the_keeps_since_the_last_audit_are_rolled_back(story: Story) -> None:
+    fifth = story.judge.times_us[story.line[5].hash]
+    story.judge.times_us |= {one.hash: fifth for one in story.line[6:]}
+    pairs = zip(story.line[5:], story.line[6:], strict=False)
+    story.judge.claims = {(old.hash, new.hash): 1.25 for old, new in pairs}
+    story.challenge(10)
+    assert story.titles == [0, 1, 2, 3, 4, 5]
+    story.judge.claims[story.line[5].hash, story.line[11].hash] = 1.25
+    story.challenge(1)
+    assert story.titles == [0, 1, 2, 3, 4, 5, 11]
+
+
+def test_claims_are_followed_through_holders_that_lost_their_title(story: Story) -> None:
+    story.challenge(3)
+    story.judge.fails_when_timed = {story.line[3].hash}
+    story.challenge(1)
+    assert story.titles == [0, 1, 2, 4]
+    story.challenge(2)
+    assert story.asked[-1] == (0, 6, False)
+    assert story.titles == [0, 1, 2, 4, 5, 6]
+
+
+def test_a_holder_that_fails_in_the_audit_loses_its_title(story: Story) -> None:
+    story.challenge(4)
+    compare = story.judge.compare
+
+    def once_more(*arguments: object, **more: bool) -> Comparison | Disqualified:
+        if len(story.judge.asked) == 5:
+            story.judge.fails_when_timed = {story.line[5].hash}
+        return compare(*arguments, **more)
+
+    story.judge.compare = once_more
+    story.challenge(1)
+    assert story.titles == [0, 1, 2, 3, 4]
+    assert story.decisions()[-1] == (5, False, "stateful")
+
+
+def test_a_holder_that_fails_while_timed_is_dethroned_and_the_challenger_meets_the_one_before(
+    story: Story,
+) -> None:
+    story.challenge(2)
+    story.judge.fails_when_timed = {story.line[2].hash}
+    story.challenge(1)
+    assert story.asked[2:] == [(2, 3, False), (1, 3, False)]
+    assert story.decisions()[-2:] == [(2, False, "stateful"), (3, True, "proven faster")]
+    assert story.titles == [0, 1, 3]
+
+
+def test_a_challenger_that_fails_while_timed_leaves_the_holder_its_title(story: Story) -> None:
+    story.challenge(1)
+    story.judge.fails_when_timed = {story.line[2].hash}
+    story.challenge(1)
+    assert (story.titles, story.decisions()[-1]) == ([0, 1], (2, False, "stateful"))
+
+
+def test_a_baseline_that_fails_while_timed_ends_the_run(story: Story) -> None:
+    story.judge.fails_when_timed = {story.line[0].hash}
+    with pytest.raises(ServiceDied, match="the baseline failed while it was timed: it failed"):
+        story.challenge(1)
+    assert story.titles == [0]
+
+
+def test_the_best_is_confirmed_against_the_baseline_under_the_full_profile(story: Story) -> None:
+    story.challenge(2)
+    story.confirm()
+    assert story.asked[-1] == (0, 2, True)
+    assert story.decisions()[-1] == (2, True, "confirmed in 3 separate starts; proven faster")
+    node = story.run.tree.nodes[story.problem.hash, story.line[2].hash]
+    assert node.evaluations[-1].profile is Profile.SHIP
+    assert story.titles == [0, 1, 2]
+
+
+def test_a_best_that_fails_the_full_profile_hands_the_title_down(story: Story) -> None:
+    story.challenge(3)
+    story.judge.fails_ship = {story.line[3].hash, story.line[2].hash}
+    story.confirm()
+    assert story.titles == [0, 1]
+    assert [kept for _, kept, _ in story.decisions()[-3:]] == [False, False, True]
+    assert story.asked[-1] == (0, 1, True)
+
+
+def test_a_gain_that_cannot_be_repeated_is_not_confirmed(story: Story) -> None:
+    story.challenge(1)
+    story.judge.times_us[story.line[1].hash] = 100.0
+    story.confirm()
+    assert story.titles == [0]
+    assert story.decisions()[-1] == (1, False, "not confirmed in 3 separate starts; not faster")
+
+
+def test_a_best_that_fails_while_it_is_confirmed_hands_the_title_down(story: Story) -> None:
+    story.challenge(2)
+    story.judge.fails_when_timed = {story.line[2].hash}
+    story.confirm()
+    assert story.asked[-2:] == [(0, 2, True), (0, 1, True)]
+    assert story.titles == [0, 1]
+
+
+def test_a_baseline_alone_needs_no_confirmation(story: Story) -> None:
+    story.confirm()
+    assert (story.asked, story.titles) == ([], [0])
+
+
+def test_an_unfair_clock_ends_the_run_with_its_reason_in_the_journal(story: Story) -> None:
+    error = UnfairClock("Test GPU", 14)
+
+    def unfair(*_: object, **__: object) -> Comparison:
+        raise error
+
+    story.judge.compare = unfair
+    region = FoundRegion(case=story.problem.cases[0], count=1, share=1.0)
+    traced = ModelTraced(regions=(region,), forward_us=100.0, graphs=1)
+    with pytest.raises(UnfairClock):
+        loop.optimize(story.run, story.judge, traced)
+    assert story.events[-1] == RunEnded(reason=str(error))
