@@ -313,11 +313,13 @@ def same_kernel_summary(rows: Sequence[dict[str, object]], rng: random.Random) -
     """Return how often a kernel was kept against itself, live and in replays of the recorded pairs."""
     recorded: list[float] = [value for row in rows for value in row["log_ratios"]]  # type: ignore[attr-defined]
     rule, kept = KeepRule(alpha=ALPHA, max_pairs=REPLAYED_PAIRS), 0
-    for _ in range(REPLAYS if len(recorded) > BLOCK else 0):
+    for _ in range(REPLAYS):
         drawn: list[float] = []
         while len(drawn) < REPLAYED_PAIRS:
-            start = rng.randrange(len(recorded) - BLOCK)
-            drawn += recorded[start : start + BLOCK]
+            # Never across decisions: neighbours were raced against the same incumbent in the same heats.
+            pairs: list[float] = rng.choice(rows)["log_ratios"]  # type: ignore[assignment]
+            start = rng.randrange(len(pairs))
+            drawn += pairs[start : start + BLOCK]
         kept += standing(drawn[:REPLAYED_PAIRS], rule).outcome is Outcome.FASTER
     false_keeps = sum(row["outcome"] == Outcome.FASTER.value for row in rows)
     return {
