@@ -91,6 +91,16 @@ TABLE = {
         ("'m.py:build'", "matmul, softmax"),
         "`kernelwright ops` lists them.",
     ),
+    "TargetOutOfReach": (
+        (
+            "m.py:build",
+            3.0,
+            "torch.compile takes 18 ms and the floors add up to 10 ms: 18 / 10 = 1.80",
+            1.8049,
+        ),
+        ("'m.py:build'", "A speed-up of 3 ", "18 / 10 = 1.80"),
+        "Ask for --target-speedup 1.8 or less.",
+    ),
     "DeviceBusy": (
         ("GPU 0", "process 4711", 30.4),
         ("GPU 0", "process 4711", "waited 30 s"),

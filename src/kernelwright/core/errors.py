@@ -3,6 +3,7 @@
 A candidate's failure is never an exception: it is a `Status`. Exit codes are documented in docs/cli.md.
 """
 
+import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -185,6 +186,16 @@ class NothingToOptimize(KernelwrightError):
         super().__init__(
             f"Model {spec!r} contains none of the ops known here ({', '.join(sorted(known))}). "
             "`kernelwright ops` lists them."
+        )
+
+
+class TargetOutOfReach(KernelwrightError):
+    """A speed-up that the device's own limits exclude."""
+
+    def __init__(self, spec: str, target: float, arithmetic: str, limit: float) -> None:
+        super().__init__(
+            f"A speed-up of {target:g} is out of reach for {spec!r}: {arithmetic}. "
+            f"Ask for --target-speedup {math.floor(100 * limit) / 100:g} or less."
         )
 
 
