@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from kernelwright.cli import backends, doctor, extract, journal, judge, ops, optimize, show, version
+from kernelwright.cli import backends, doctor, extract, journal, judge, ops, optimize, profile, show, version
 from kernelwright.cli.main import build_app
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core import plugins, verdict
@@ -33,6 +33,7 @@ FILES = ("README.md", "docs/cli.md", "docs/vocabulary.md", "docs/measured.md", "
 LANGUAGES = ("cpp", "triton", "cuda", "eager", "compiled")
 ANSWERS: dict[str, type[BaseModel]] = {
     "optimize": optimize.OptimizeAnswer,
+    "profile": profile.ProfileAnswer,
     "extract": extract.ExtractAnswer,
     "judge": judge.JudgeAnswer,
     "doctor": doctor.DoctorAnswer,
@@ -221,7 +222,24 @@ def build_times() -> str:
     return f"{words}\n\n{table(['cold, seconds', *languages], [*body, warm, load])}"
 
 
+def coverage() -> str:
+    """Return, per model, the shares of its time that have a name."""
+    found = json.loads((ROOT / "benchmarks/results/coverage.json").read_text())
+    columns = {"op": "known op", "fusion": "fusion", "alone": "left alone", "gaps": "gaps", "rest": "rest"}
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        times = [f"{row[key] / 1e3:.2f}" for key in ("total_us", "low_us", "high_us")]
+        shares = [f"{round(100 * row[key], 1) + 0.0:.1f} %" for key in columns]
+        return [row["model"], *shares, f"{times[0]} ({times[1]} to {times[2]})", str(row["load_average"])]
+
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch",))
+    words = f"`{found['command']}`, {found['date'][:10]}, {found['machine']}, {versions}."
+    head = ["model", *columns.values(), "captured, ms", "load average"]
+    return f"{words}\n\n{table(head, [cells(row) for row in found['rows']])}"
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "coverage": coverage,
     "board": board_chart,
     "builds": build_times,
     "ops": ops_table,

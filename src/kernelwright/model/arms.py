@@ -1,8 +1,8 @@
 """The ways of running a model side by side: eager, captured, captured with marks, compiled; all timed in one loop."""
 
+import functools
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, quantiles
@@ -21,7 +21,7 @@ ENOUGH = 0.01
 """Standard error of the account at which no more rounds are made."""
 VALUES = 4
 """Different inputs of one set."""
-PROFILED_CALLS, FEWEST_BLOCKS, BLOCKS = 2, 6, 24
+PROFILED_CALLS, FEWEST_BLOCKS, BLOCKS = 2, 8, 24
 
 
 @dataclass
@@ -71,9 +71,9 @@ class SetSamples:
     """Per way of running, the quicker of the two calls of each round: the other was rather disturbed than this one."""
     times: list[dict[Key, float]] = field(default_factory=list)
     """Per round the time of every operation, its stamp included."""
-    runs: Counter[int] = field(default_factory=Counter)
-    """How often each graph runs in a call."""
-    stamps: int = 0
+    runs: dict[int, float] = field(default_factory=dict)
+    """How often each graph runs in a call, over all inputs: values may decide the way through the model."""
+    stamps: float = 0.0
     """Stamps in a call."""
     stamp_cost: StampCost = field(default_factory=StampCost)
     """What each costs, measured beside every round."""
@@ -106,8 +106,9 @@ def sample(arms: Arms, one: InputSet, seconds: float, seed: int = 0) -> SetSampl
         for name in names:
             arms.timed(name, values[number % VALUES])
     arms.watch.taken()
-    arms.timed("stamped", values[0])
-    _, runs = arms.watch.taken()
+    for given in values:
+        arms.timed("stamped", given)
+    runs = {number: count / VALUES for number, count in arms.watch.taken()[1].items()}
     if arms.on_gpu:
         names.remove("stamped")
     found = SetSamples(one, seconds, {name: [] for name in names}, runs=runs)
@@ -139,11 +140,12 @@ def blocks(arms: Arms, one: InputSet, seconds: float) -> list[Block]:
     found: list[Block] = []
     call = arms.compiled
     assert call is not None
-    given, started = one.make(0), time.perf_counter()
+    values, started = [one.make(number) for number in range(VALUES)], time.perf_counter()
     while len(found) < FEWEST_BLOCKS or (len(found) < BLOCKS and time.perf_counter() - started < seconds):
+        given = values[len(found) % VALUES]
         plain = mean(arms.timed("compiled", given) for _ in range(PROFILED_CALLS))
         # The first call under a profiler is not like the others.
-        events = profiled(lambda: given.call(call), 1 + PROFILED_CALLS, arms.on_gpu)
+        events = profiled(functools.partial(given.call, call), 1 + PROFILED_CALLS, arms.on_gpu)
         seen = kernel_times(events, arms.on_gpu)
         found.append(Block(seen[len(seen) // (1 + PROFILED_CALLS) :], PROFILED_CALLS, plain))
     return found

@@ -110,7 +110,7 @@ def set_times(found: SetSamples) -> tuple[dict[Key, float], float, float]:
     times, cost = {}, found.stamp_cost.us
     for key in {key for place in kept for key in found.times[place]}:
         raw = mean(found.times[place].get(key, 0.0) for place in kept)
-        times[key] = accounted / whole * max(0.0, raw - found.runs[key[0]] * cost)
+        times[key] = accounted / whole * max(0.0, raw - found.runs.get(key[0], 0.0) * cost)
     return times, max(0.0, accounted - sum(times.values())), total - accounted
 
 
@@ -172,7 +172,7 @@ def _answer(
 ) -> ModelProfiled:
     account, times, under = accounts
     weights = {
-        number: sum(s.one.weight * s.runs[number] for s in samples)
+        number: sum(s.one.weight * s.runs.get(number, 0.0) for s in samples)
         for number in range(len(arms.watch.graphs))
     }
     own = summed(times, rows)
