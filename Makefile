@@ -5,7 +5,8 @@ TWIN_PY ?= python$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TESTS := tests/unit tests/cpu tests/cheats tests/e2e
+# The longest file first: the last one to start would run alone at the end.
+TESTS := tests/e2e tests/unit tests/cpu tests/cheats
 
 .PHONY: run test test-all test-gpu lint docs bundle twin clean
 
