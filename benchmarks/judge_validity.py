@@ -40,7 +40,9 @@ from kernelwright.engine.service import JudgeClient
 from kernelwright.hardware.detect import devices, usable_cores
 
 RESULTS = Path(__file__).parent / "results" / "judge_validity.json"
-ALPHA, MAX_PAIRS = 0.001, 20
+ALPHA = 0.001
+MAX_PAIRS = {"aa": 20, "effects": 60, "naive": 1}
+"""A keep takes fourteen pairs at least; proving a small gain on a noisy machine takes many more."""
 GROUP = {"cpu": 6, "cuda": 15}
 """Challengers raced at once."""
 REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
@@ -176,13 +178,13 @@ def diluted(device: Device, share: float) -> tuple[Kernel, Candidate]:
 class Session:
     """One judge, the rows so far, and a deadline."""
 
-    def __init__(self, device: Device, out: Path, home: Path, budget_s: float) -> None:
+    def __init__(self, device: Device, max_pairs: int, out: Path, home: Path, budget_s: float) -> None:
         self.device, self.out, self.home = device, out, home
         self.deadline = time.monotonic() + budget_s
         self.rows = {row["key"]: row for path in (RESULTS, out) if path.exists() for row in rows_of(path)}
         settings = JudgeSettings(
             threads=usable_cores(),
-            max_pairs=MAX_PAIRS,
+            max_pairs=max_pairs,
             alpha=ALPHA,
             hidden_shapes=0,
             gate_pairs=0,
@@ -409,7 +411,8 @@ def main() -> None:
         print(json.dumps(found["summary"], indent=1))
         return
     device = next(one for one in devices() if one.kind.value == options.device)
-    session = Session(device, options.out, options.home, options.budget_s)
+    pairs = MAX_PAIRS[options.part]
+    session = Session(device, pairs, options.out, options.home, options.budget_s)
     try:
         if options.part == "aa":
             same_kernel(session, options.count, options.tier or ("B" if options.device == "cpu" else "A"))
