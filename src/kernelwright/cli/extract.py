@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli.config import load_config
 from kernelwright.cli.model_options import (
     DeviceOption,
     DownloadFlag,
@@ -15,8 +14,10 @@ from kernelwright.cli.model_options import (
     InputOption,
     ModelArgument,
     ModeOption,
+    model_config,
+    model_flags,
 )
-from kernelwright.cli.screen import Answer, ExitCode, JsonFlag, err, out, print_json
+from kernelwright.cli.screen import Answer, ExitCode, JsonFlag, out, print_json, telling
 from kernelwright.core.messages import GraphBreak, ModelExtracted
 from kernelwright.core.region import Extracted
 
@@ -75,30 +76,26 @@ def extract(
     as_json: JsonFlag = False,
 ) -> int:
     """Capture a model once and list the kernels it consists of: known ops, and fusions found in its graph."""
-    from kernelwright.core.errors import BadConfig, BadInput, ServiceDied
+    from kernelwright.core.errors import BadInput, ServiceDied
     from kernelwright.core.messages import ExtractModel
     from kernelwright.engine.service import ask_model
     from kernelwright.hardware.detect import usable_cores
 
-    flags: dict[str, object] = {"model": model, "input": tuple(inputs) if inputs else None}
-    flags |= {"input_function": input_function, "dtype": dtype, "device": device, "mode": mode}
-    flags |= {"download": download, "hf_cache": hf_cache}
-    config = load_config(flags)
-    if config.model is None:
-        raise BadConfig("command line", "no model given", "For example: kernelwright extract model.py:build")
+    flags = model_flags(model, inputs, input_function, dtype, device, mode, download, hf_cache)
+    config, spec = model_config("extract", flags)
     if out_folder is not None and out_folder.exists() and not out_folder.is_dir():
         raise BadInput("--out", f"{str(out_folder)!r} is a file", "Name a folder.")
     request = ExtractModel(
-        spec=config.model, options=config.model_options(), threads=config.threads or usable_cores()
+        spec=spec, options=config.model_options(), threads=config.threads or usable_cores()
     )
-    console = err()
-    found = ask_model(request, lambda text: console.print(text, markup=False))
+    with telling("capturing the model") as tell:
+        found = ask_model(request, tell)
     if not isinstance(found, ModelExtracted):
         raise ServiceDied("model", f"answered {type(found).__name__} to ExtractModel")
     files: list[str | None] = [None] * len(found.problems)
     if out_folder is not None:
         files = _write(found, out_folder, kernelbench)
-    answer = _answer(config.model, found, files)
+    answer = _answer(spec, found, files)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
 

@@ -10,10 +10,10 @@ from kernelwright.cli.screen import (
     ExitCode,
     HomeOption,
     JsonFlag,
-    err,
     kernelwright_home,
     out,
     print_json,
+    telling,
 )
 from kernelwright.core.verdict import Comparison, Profile, StageResult, Status, Timing
 from kernelwright.engine.judging import Finding, Wish
@@ -96,14 +96,9 @@ def judge(
     if case and op is None:
         raise BadInput("--case", "sizes belong to an op", "Give --op, or put them into the problem.")
     wish = Wish(file, op, problem, reference, against, profile, tuple(case or ()), write_problem)
-    config, console = load_config({"threads": threads}), err()
-    if console.is_terminal:
-        with console.status("starting") as status:
-            finding = judge_file(wish, config, kernelwright_home(home), lambda text: status.update(text))
-    else:
-        finding = judge_file(
-            wish, config, kernelwright_home(home), lambda text: console.print(text, markup=False)
-        )
+    config = load_config({"threads": threads})
+    with telling("starting") as tell:
+        finding = judge_file(wish, config, kernelwright_home(home), tell)
     answer = _answer(wish, finding)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK if answer.passed else ExitCode.NEGATIVE

@@ -1,8 +1,12 @@
 """How every verb that takes a model is told which one, with which inputs, where and how."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
+
+from kernelwright.cli.config import load_config
+from kernelwright.core.config import RunConfig
 
 ModelArgument = Annotated[
     str | None,
@@ -38,3 +42,37 @@ HfCacheOption = Annotated[
     str | None,
     typer.Option(help="Folder of models fetched from the hub. Default: ~/.cache/huggingface/hub."),
 ]
+
+
+def model_flags(
+    model: str | None,
+    inputs: Sequence[str] | None,
+    input_function: str | None,
+    dtype: str | None,
+    device: str | None,
+    mode: str | None,
+    download: bool | None,
+    hf_cache: str | None,
+) -> dict[str, object]:
+    """Return the options above as settings."""
+    return {
+        "model": model,
+        "input": tuple(inputs) if inputs else None,
+        "input_function": input_function,
+        "dtype": dtype,
+        "device": device,
+        "mode": mode,
+        "download": download,
+        "hf_cache": hf_cache,
+    }
+
+
+def model_config(verb: str, flags: Mapping[str, object]) -> tuple[RunConfig, str]:
+    """Return the resolved settings of a verb that needs a model, and the model."""
+    from kernelwright.core.errors import BadConfig
+
+    config = load_config(flags)
+    if config.model is None:
+        raise BadConfig("command line", "no model given", f"For example: kernelwright {verb} model.py:build")
+    config.model_options()  # an input that cannot be read is refused before anything is started
+    return config, config.model

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli.config import load_config
 from kernelwright.cli.model_options import (
     DeviceOption,
     DownloadFlag,
@@ -15,18 +14,19 @@ from kernelwright.cli.model_options import (
     InputOption,
     ModelArgument,
     ModeOption,
+    model_config,
+    model_flags,
 )
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
     HomeOption,
     JsonFlag,
-    err,
     kernelwright_home,
     out,
     print_json,
+    telling,
 )
-from kernelwright.core.config import RunConfig
 from kernelwright.core.events import ModelVerified
 
 
@@ -88,44 +88,17 @@ def optimize(
     from kernelwright.report.results import results_tsv
     from kernelwright.store.journal import Journal
 
-    config = _config(
-        {
-            "model": model,
-            "input": tuple(inputs) if inputs else None,
-            "input_function": input_function,
-            "dtype": dtype,
-            "device": device,
-            "mode": mode,
-            "download": download,
-            "hf_cache": hf_cache,
-            "backend": backend,
-            "threads": threads,
-            "max_pairs": max_pairs,
-        }
-    )
-    console = err()
-    if console.is_terminal:
-        with console.status("starting") as status:
-            folder = start(config, kernelwright_home(home), lambda text: status.update(text))
-    else:
-        folder = start(config, kernelwright_home(home), lambda text: console.print(text, markup=False))
+    flags = model_flags(model, inputs, input_function, dtype, device, mode, download, hf_cache)
+    flags |= {"backend": backend, "threads": threads, "max_pairs": max_pairs}
+    config, _ = model_config("optimize", flags)
+    with telling("starting") as tell:
+        folder = start(config, kernelwright_home(home), tell)
     with_tree = Journal.open(config.journal_url or folder, folder.name)
     tree = with_tree.tree()
     (folder / "results.tsv").write_text(results_tsv(tree))
     answer = _answer(folder, tree)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
-
-
-def _config(flags: dict[str, object]) -> RunConfig:
-    """Return the resolved settings of a run, which needs a model."""
-    from kernelwright.core.errors import BadConfig
-
-    config = load_config(flags)
-    if config.model is None:
-        raise BadConfig("command line", "no model given", "For example: kernelwright optimize model.py:build")
-    config.model_options()  # an input that cannot be read is refused before anything is started
-    return config
 
 
 def _answer(folder: Path, tree: object) -> OptimizeAnswer:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelwright.cli.config import load_config
 from kernelwright.cli.model_options import (
     DeviceOption,
     DownloadFlag,
@@ -16,16 +15,18 @@ from kernelwright.cli.model_options import (
     InputOption,
     ModelArgument,
     ModeOption,
+    model_config,
+    model_flags,
 )
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
     HomeOption,
     JsonFlag,
-    err,
     kernelwright_home,
     out,
     print_json,
+    telling,
 )
 from kernelwright.core.account import Account, Against, Row, SetTimes
 from kernelwright.core.messages import GraphBreak
@@ -108,37 +109,25 @@ def profile(
 ) -> int:
     """Measure where a model's time goes, region by region, and what each could still gain end to end."""
     from kernelwright.core.account import refuse_out_of_reach
-    from kernelwright.core.errors import BadConfig
     from kernelwright.core.messages import ProfileModel
     from kernelwright.engine.profile import profiled, ranked
     from kernelwright.hardware.detect import usable_cores
 
-    flags: dict[str, object] = {"model": model, "input": tuple(inputs) if inputs else None}
-    flags |= {"input_function": input_function, "dtype": dtype, "device": device, "mode": mode}
-    flags |= {"download": download, "hf_cache": hf_cache}
-    config = load_config(flags)
-    if config.model is None:
-        raise BadConfig("command line", "no model given", "For example: kernelwright profile model.py:build")
+    flags = model_flags(model, inputs, input_function, dtype, device, mode, download, hf_cache)
+    config, spec = model_config("profile", flags)
     request = ProfileModel(
-        spec=config.model,
+        spec=spec,
         options=config.model_options(),
         threads=config.threads or usable_cores(),
         trace_file=_file("--export-trace", export_trace),
         memory_file=_file("--memory-snapshot", memory_snapshot),
     )
-    console = err()
-    if console.is_terminal:
-        with console.status("loading the model") as status:
-            found = profiled(request, status.update)
-            order = ranked(found, kernelwright_home(home), against, status.update)
-    else:
-        found = profiled(request, lambda text: console.print(text, markup=False))
-        order = ranked(
-            found, kernelwright_home(home), against, lambda text: console.print(text, markup=False)
-        )
+    with telling("loading the model") as tell:
+        found = profiled(request, tell)
+        order = ranked(found, kernelwright_home(home), against, tell)
     if target_speedup is not None:
-        refuse_out_of_reach(config.model, target_speedup, order)
-    answer = _answer(config.model, found, order)
+        refuse_out_of_reach(spec, target_speedup, order)
+    answer = _answer(spec, found, order)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
 

@@ -1,6 +1,8 @@
 """What every verb needs to talk to a person or a program."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated
@@ -47,6 +49,17 @@ def out() -> Console:
 def err() -> Console:
     """Return the console for progress and errors."""
     return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+
+
+@contextmanager
+def telling(first: str) -> Iterator[Callable[[str], None]]:
+    """Give a function that tells how far things are: in one changing line on a terminal, line by line elsewhere."""
+    console = err()
+    if console.is_terminal:
+        with console.status(first) as status:
+            yield lambda text: status.update(text)
+    else:
+        yield lambda text: console.print(text, markup=False)
 
 
 def print_json(answer: BaseModel) -> None:

@@ -268,6 +268,11 @@ def backend(module: torch.nn.Module, finish: Finish, aside: Finish | None = None
     return compile_graph
 
 
+def placeholders(graph: GraphModule) -> list[Node]:
+    """Return what a graph is called with, in order."""
+    return [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+
 def mutated(graph: GraphModule) -> set[Node]:
     """Return the placeholders a captured graph writes to."""
     return {
@@ -279,7 +284,7 @@ def mutated(graph: GraphModule) -> set[Node]:
 
 def _fill_in(captured: Captured, inputs: Sequence[Any], weights: set[int]) -> None:
     """Note what a graph is called with, before it has run."""
-    places = [node for node in captured.graph.graph.nodes if node.op == "placeholder"]
+    places = placeholders(captured.graph)
     if len(places) != len(inputs):  # inputs that overlap in memory and are written to became one
         return
     written = mutated(captured.graph)

@@ -22,7 +22,7 @@ from kernelwright.core.case import Case
 from kernelwright.core.messages import GraphBreak, ModelExtracted
 from kernelwright.core.ports import Match
 from kernelwright.core.region import Extracted, MadeInput
-from kernelwright.model.capture import Capture, Captured, capture, mutated
+from kernelwright.model.capture import Capture, Captured, capture, mutated, placeholders
 from kernelwright.model.fusion import fusions, gain
 from kernelwright.model.graph import (
     OP,
@@ -104,7 +104,7 @@ class _Watch(Interpreter):
 def fresh_arguments(captured: Captured) -> list[Any]:
     """Return what the graph was captured with; what it writes to is a copy."""
     written = mutated(captured.graph)
-    places = [node for node in captured.graph.graph.nodes if node.op == "placeholder"]
+    places = placeholders(captured.graph)
     return [
         value.clone() if node in written else value
         for node, value in zip(places, captured.arguments, strict=True)
@@ -122,7 +122,7 @@ def values(captured: Captured, wanted: set[Node]) -> dict[Node, Any]:
 def mark_buffers(captured: Captured) -> None:
     """Put into the graph the values of its constants that are no parameters, so that masks can be looked at."""
     written = mutated(captured.graph)
-    places = [node for node in captured.graph.graph.nodes if node.op == "placeholder"]
+    places = placeholders(captured.graph)
     for node, value in zip(places, captured.arguments, strict=True):
         is_fixed = node.name in captured.constants and not isinstance(value, torch.nn.Parameter)
         if is_fixed and node not in written:
