@@ -1,15 +1,12 @@
 """The last audits on a CPU: tensors beyond an index, and lives of thousands of calls."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-import torch
 
 from kernelwright.core import plugins
 from kernelwright.core.case import DType
-from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Stage, Status
 from kernelwright.hardware.detect import cpu_device
@@ -28,28 +25,7 @@ BITS = 22
 WRAPPED = f"& ((int64_t(1) << {BITS}) - 1)"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    home = tmp_path_factory.mktemp("judge")
-    settings = JudgeSettings(
-        threads=2,
-        max_pairs=1,
-        alpha=0.001,
-        hidden_shapes=2,
-        cache_folder=str(home / "cache"),
-        blob_folder=str(home / "blobs"),
-    )
-    found = Judge(settings, lambda _: None)
-    yield found
-    found.close()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def put(source: str, old: str, new: str) -> str:

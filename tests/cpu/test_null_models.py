@@ -1,13 +1,10 @@
 """Null models: every op says which apply to it, its cases refuse them, and a problem that cannot is untestable."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, Compute, Distribution, DType
-from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import NullModel, Profile, Stage, Status
 from kernelwright.hardware.detect import cpu_device
@@ -22,29 +19,7 @@ from tests.cpu.test_stages import HONEST
 OPS = [name for name in plugins.names("ops") if plugins.load("ops", name).public_cases()]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Keep torch on one thread, as the judge's own process does: for small tensors two cost 8x the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    home = tmp_path_factory.mktemp("judge")
-    settings = JudgeSettings(
-        threads=2,
-        max_pairs=1,
-        alpha=0.001,
-        hidden_shapes=2,
-        cache_folder=str(home / "cache"),
-        blob_folder=str(home / "blobs"),
-    )
-    found = Judge(settings, lambda _: None)
-    yield found
-    found.close()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def answers(op_name: str, case: Case, inputs: dict[str, torch.Tensor]) -> list[Answer]:

@@ -3,15 +3,12 @@
 import random
 import struct
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-import torch
 
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Compute, Distribution, DType, Layout
-from kernelwright.core.messages import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Stage, Status
 from kernelwright.engine.seeds import seed
@@ -177,29 +174,7 @@ SPECIMENS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Keep torch on one thread, as the judge's own process does: for small tensors two cost 8x the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    home = tmp_path_factory.mktemp("judge")
-    settings = JudgeSettings(
-        threads=2,
-        max_pairs=1,
-        alpha=0.001,
-        hidden_shapes=2,
-        cache_folder=str(home / "cache"),
-        blob_folder=str(home / "blobs"),
-    )
-    found = Judge(settings, lambda _: None)
-    yield found
-    found.close()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def first_failure(
