@@ -129,6 +129,8 @@ def _compared(wish: Wish, found: Finding, other: Candidate, judge: JudgeClient) 
 def _source(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise BadInput(str(path), "does not exist", "Name a source file.") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(str(path), f"cannot be read: {error}", "Give a source file in UTF-8.") from error
 
