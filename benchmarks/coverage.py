@@ -19,7 +19,7 @@ import torch
 from tests.cpu import model_zoo as zoo
 
 from kernelwright.core.account import Kind
-from kernelwright.core.messages import ModelProfiled, ProfileModel
+from kernelwright.core.messages.model import ModelProfiled, ProfileModel
 from kernelwright.engine.app import versions
 from kernelwright.hardware.detect import usable_cores
 from kernelwright.model.load import Loaded, load, loaded_from

@@ -29,7 +29,7 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, DType
 from kernelwright.core.device import Device
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import JUDGE_VERSION, Evaluation, Profile, Stage, Status
 from kernelwright.engine.app import versions

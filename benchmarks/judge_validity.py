@@ -30,7 +30,7 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Author, Candidate, Origin
 from kernelwright.core.case import Case, DType
 from kernelwright.core.device import Device
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import KeepRule, standing
 from kernelwright.core.verdict import JUDGE_VERSION, Comparison, Outcome

@@ -24,7 +24,7 @@ from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, Distribution, DType
 from kernelwright.core.device import Ceilings
 from kernelwright.core.frozen import digest
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import floor_us
 from kernelwright.core.stats import mad

@@ -22,7 +22,7 @@ from tests.cheats.specimen import AXES, all_specimens, author_candidate, honest_
 
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.device import Device, DeviceKind
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.verdict import JUDGE_VERSION, Profile, Status
 from kernelwright.engine.app import versions
 from kernelwright.engine.seeds import seed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.engine.service import JudgeClient
 
 PLANTED = {

@@ -22,7 +22,7 @@ sys.path.append(str(ROOT))  # a script's own folder is on the path, the reposito
 from kernelwright.core.device import Device, DeviceKind  # noqa: E402
 from kernelwright.core.errors import KernelwrightError  # noqa: E402
 from kernelwright.core.frozen import digest  # noqa: E402
-from kernelwright.core.messages import JudgeSettings  # noqa: E402
+from kernelwright.core.messages.judge import JudgeSettings  # noqa: E402
 from kernelwright.core.verdict import JUDGE_VERSION, Profile, Status  # noqa: E402
 from kernelwright.engine.service import JudgeClient  # noqa: E402
 from kernelwright.hardware.detect import devices  # noqa: E402

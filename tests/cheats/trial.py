@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kernelwright.core.device import Device
-from kernelwright.core.messages import Disqualified
+from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.verdict import Outcome, Status
 from kernelwright.engine.service import JudgeClient
 from tests.cheats.specimen import Specimen

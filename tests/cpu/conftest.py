@@ -8,7 +8,7 @@ import torch
 
 from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
 from kernelwright.core.case import DType
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.plan_language import first_values
 from kernelwright.core.problem import Problem
 from kernelwright.engine.service import JudgeClient

@@ -9,7 +9,7 @@ import pytest
 from kernelwright.backends._cuda_compile import nvrtc_version
 from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
 from kernelwright.core.case import DType
-from kernelwright.core.messages import StartBuilder
+from kernelwright.core.messages.builder import StartBuilder
 from kernelwright.core.plan import KernelUnit, kernel_unit
 from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.verdict import Status

@@ -6,7 +6,7 @@ import pytest
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import REQUIRED_STAGES, Profile, Stage
 from kernelwright.engine.seeds import seed

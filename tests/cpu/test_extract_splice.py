@@ -15,7 +15,7 @@ from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case
 from kernelwright.core.errors import BlobMissing
 from kernelwright.core.frozen import digest
-from kernelwright.core.messages import Winner
+from kernelwright.core.messages.model import Winner
 from kernelwright.core.verdict import Status
 from kernelwright.engine.seeds import seed
 from kernelwright.model.capture import capture

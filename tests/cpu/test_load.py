@@ -24,7 +24,7 @@ from kernelwright.core.errors import (
     OutOfMemory,
     PackageMissing,
 )
-from kernelwright.core.messages import TraceModel
+from kernelwright.core.messages.model import TraceModel
 from kernelwright.core.model_spec import ModelMode, ModelOptions, parse_input
 from kernelwright.engine.service import ask_model
 from kernelwright.model.arguments import Arguments, InputSet

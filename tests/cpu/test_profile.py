@@ -15,7 +15,7 @@ from torch._inductor import config
 
 from kernelwright.cli.profile import ProfileAnswer, _print, bar
 from kernelwright.core.account import LARGEST_REST, Kind
-from kernelwright.core.messages import ModelProfiled, ProfileModel
+from kernelwright.core.messages.model import ModelProfiled, ProfileModel
 from kernelwright.model.capture import backend
 from kernelwright.model.compiled_account import Block, CompiledAccount
 from kernelwright.model.inductor import Kernel, KernelTime, matched, profiled

@@ -8,7 +8,7 @@ import pytest
 from kernelwright.backends import python as backend
 from kernelwright.core.candidate import Author, Candidate, ParamChoice
 from kernelwright.core.case import DType
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Profile, Stage, Status
 from kernelwright.engine.service import JudgeClient

@@ -24,7 +24,8 @@ import torch
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import DType
 from kernelwright.core.environment import close_off
-from kernelwright.core.messages import BuildRequest, Evaluate, JudgeSettings
+from kernelwright.core.messages.builder import BuildRequest
+from kernelwright.core.messages.judge import Evaluate, JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.service import JudgeClient

@@ -14,7 +14,7 @@ import pytest
 import kernelwright
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core.errors import UnfairClock
-from kernelwright.core.messages import Compare, JudgeSettings
+from kernelwright.core.messages.judge import Compare, JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison
 from kernelwright.judge.evaluate import Judge

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelwright.core.messages import ModelTimed
+from kernelwright.core.messages.model import ModelTimed
 from kernelwright.engine.loop import DRIFT_LIMIT, verification
 from kernelwright.model.verify import HOPELESS, _rms_error
 

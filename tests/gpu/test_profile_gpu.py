@@ -6,7 +6,7 @@ import pytest
 
 from kernelwright.core.account import LARGEST_REST, Kind
 from kernelwright.core.case import DType
-from kernelwright.core.messages import ProfileModel
+from kernelwright.core.messages.model import ProfileModel
 from kernelwright.core.model_spec import ModelOptions
 from kernelwright.model.load import load
 from kernelwright.model.profile import profile

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from kernelwright.core.device import Device, DeviceKind
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.verdict import Stage, StageResult, Status
 from kernelwright.hardware.detect import devices
 from kernelwright.judge.evaluate import Judge

@@ -26,25 +26,19 @@ from kernelwright.core.frames import (
     write_message,
 )
 from kernelwright.core.frozen import Frozen
-from kernelwright.core.messages import (
-    BUILD_REQUEST,
+from kernelwright.core.messages.builder import BUILD_REQUEST, BuildRequest
+from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.messages.judge import (
     JUDGE_ANSWER,
     JUDGE_REQUEST,
-    RUNNER_ORDER,
-    BuildRequest,
-    Call,
     Compare,
     ComparisonAnswer,
     Disqualified,
     Evaluate,
     EvaluationAnswer,
-    Fault,
-    Job,
     JudgeSettings,
-    Progress,
-    Region,
-    Run,
 )
+from kernelwright.core.messages.runner import RUNNER_ORDER, Call, Job, Region, Run
 from kernelwright.core.verdict import Profile, Status
 
 TEXT = st.text('ab "\\\n\0é€😀{}[]:,', max_size=30)

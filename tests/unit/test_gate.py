@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernelwright.core.messages import Disqualified
+from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.verdict import Outcome, Profile, Stage, Status
 from kernelwright.engine import gate
 

@@ -10,7 +10,8 @@ from kernelwright.core.candidate import Candidate
 from kernelwright.core.config import RunConfig
 from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.events import Body, Decided, ProblemFound, RunEnded
-from kernelwright.core.messages import Disqualified, FoundRegion, ModelTraced
+from kernelwright.core.messages.judge import Disqualified
+from kernelwright.core.messages.model import FoundRegion, ModelTraced
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Comparison, Evaluation, Outcome, Profile, Stage, Status

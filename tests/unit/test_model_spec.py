@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernelwright.core.case import DType
 from kernelwright.core.config import RunConfig, resolve
 from kernelwright.core.errors import BadConfig, BadInput, ModelNotLoadable
-from kernelwright.core.messages import MODEL_REQUEST, TraceModel
+from kernelwright.core.messages.model import MODEL_REQUEST, TraceModel
 from kernelwright.core.model_spec import InputSpec, ModelMode, ModelOptions, Source, parse_input, parse_spec
 
 

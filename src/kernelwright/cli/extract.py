@@ -18,7 +18,7 @@ from kernelwright.cli.model_options import (
     model_flags,
 )
 from kernelwright.cli.screen import Answer, ExitCode, JsonFlag, out, print_json, telling
-from kernelwright.core.messages import GraphBreak, ModelExtracted
+from kernelwright.core.messages.model import GraphBreak, ModelExtracted
 from kernelwright.core.region import Extracted
 
 
@@ -77,7 +77,7 @@ def extract(
 ) -> int:
     """Capture a model once and list the kernels it consists of: known ops, and fusions found in its graph."""
     from kernelwright.core.errors import BadInput, ServiceDied
-    from kernelwright.core.messages import ExtractModel
+    from kernelwright.core.messages.model import ExtractModel
     from kernelwright.engine.service import ask_model
     from kernelwright.hardware.detect import usable_cores
 

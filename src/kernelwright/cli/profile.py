@@ -29,13 +29,13 @@ from kernelwright.cli.screen import (
     telling,
 )
 from kernelwright.core.account import Account, Against, Row, SetTimes
-from kernelwright.core.messages import GraphBreak
+from kernelwright.core.messages.model import GraphBreak
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from kernelwright.core.account import Ranking
-    from kernelwright.core.messages import ModelProfiled
+    from kernelwright.core.messages.model import ModelProfiled
 
 WIDTH, BAR, LISTED = 132, 12, 16
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -109,7 +109,7 @@ def profile(
 ) -> int:
     """Measure where a model's time goes, region by region, and what each could still gain end to end."""
     from kernelwright.core.account import refuse_out_of_reach
-    from kernelwright.core.messages import ProfileModel
+    from kernelwright.core.messages.model import ProfileModel
     from kernelwright.engine.profile import profiled, ranked
     from kernelwright.hardware.detect import usable_cores
 

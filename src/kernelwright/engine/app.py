@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device
 from kernelwright.core.events import Body, RunStarted
-from kernelwright.core.messages import JudgeSettings
+from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.tree import Tree
 from kernelwright.engine.loop import Run, backends, optimize, trace
 from kernelwright.engine.service import JudgeClient, Show

@@ -1,6 +1,6 @@
 """Keep or revert: a pure reading of what the judge wrote."""
 
-from kernelwright.core.messages import Disqualified
+from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Outcome, Profile, Status
 
 

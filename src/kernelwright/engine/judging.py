@@ -24,7 +24,7 @@ from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.errors import BadInput
 from kernelwright.core.frozen import digest
-from kernelwright.core.messages import Disqualified, JudgeSettings
+from kernelwright.core.messages.judge import Disqualified, JudgeSettings
 from kernelwright.core.modules import INIT_INPUTS, OP
 from kernelwright.core.plan_language import PlanFault, first_values
 from kernelwright.core.ports import Op

@@ -32,7 +32,8 @@ from kernelwright.core.events import (
     RunEnded,
 )
 from kernelwright.core.frozen import canonical_json, digest
-from kernelwright.core.messages import Disqualified, ModelTimed, ModelTraced, TraceModel, VerifyModel, Winner
+from kernelwright.core.messages.judge import Disqualified
+from kernelwright.core.messages.model import ModelTimed, ModelTraced, TraceModel, VerifyModel, Winner
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import block_bootstrap, hodges_lehmann, ratchet_agrees
 from kernelwright.core.tree import Node, Tree

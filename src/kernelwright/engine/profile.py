@@ -5,7 +5,7 @@ from pathlib import Path
 from kernelwright.core.account import Against, Ranking, ranking
 from kernelwright.core.device import Device
 from kernelwright.core.errors import DeviceMissing, ServiceDied
-from kernelwright.core.messages import ModelProfiled, ProfileModel
+from kernelwright.core.messages.model import ModelProfiled, ProfileModel
 from kernelwright.engine.service import Show, ask_model
 from kernelwright.hardware.calibrate import ceilings
 from kernelwright.hardware.detect import cpu_device, devices

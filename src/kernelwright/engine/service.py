@@ -18,9 +18,9 @@ from kernelwright.core.candidate import Candidate
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, KernelwrightError, ServiceDied
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import (
+from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.messages.judge import (
     JUDGE_ANSWER,
-    MODEL_ANSWER,
     Compare,
     ComparisonAnswer,
     Describe,
@@ -28,15 +28,16 @@ from kernelwright.core.messages import (
     Disqualified,
     Evaluate,
     EvaluationAnswer,
-    ExtractModel,
-    Fault,
     JudgeSettings,
+)
+from kernelwright.core.messages.model import (
+    MODEL_ANSWER,
+    ExtractModel,
     ModelExtracted,
     ModelProfiled,
     ModelTimed,
     ModelTraced,
     ProfileModel,
-    Progress,
     TraceModel,
     VerifyModel,
 )

@@ -15,15 +15,14 @@ from pydantic import BaseModel
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import (
+from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.messages.judge import (
     JUDGE_REQUEST,
     Compare,
     Describe,
     Evaluate,
     EvaluationAnswer,
-    Fault,
     JudgeSettings,
-    Progress,
 )
 
 

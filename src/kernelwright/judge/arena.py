@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 
 from kernelwright.core.case import Case, DType, TensorSpec
-from kernelwright.core.messages import Call, Region
+from kernelwright.core.messages.runner import Call, Region
 from kernelwright.ops._draw import torch_dtype
 
 PAGE = mmap.PAGESIZE

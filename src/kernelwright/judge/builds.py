@@ -10,7 +10,7 @@ from pathlib import Path
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.frozen import canonical_json, digest
-from kernelwright.core.messages import BuildRequest
+from kernelwright.core.messages.builder import BuildRequest
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status

@@ -25,7 +25,7 @@ from kernelwright.core import frames, plugins
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, ServiceDied
 from kernelwright.core.frames import HEADER, REPLY, Reply, Word, body_length, pack, parse
-from kernelwright.core.messages import (
+from kernelwright.core.messages.runner import (
     REAPED,
     SPAWNED,
     Capture,

@@ -13,7 +13,7 @@ import torch
 
 from kernelwright.backends._cuda_memory import make_shared
 from kernelwright.core.case import Case, TensorSpec
-from kernelwright.core.messages import Region
+from kernelwright.core.messages.runner import Region
 from kernelwright.judge.arena import PAGE, Arena
 
 NAN_BYTE = 0xFF

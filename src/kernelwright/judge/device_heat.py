@@ -18,7 +18,7 @@ import torch
 
 from kernelwright.core.case import Case, Distribution
 from kernelwright.core.device import Device
-from kernelwright.core.messages import DeviceJob, Time, TimedArm
+from kernelwright.core.messages.runner import DeviceJob, Time, TimedArm
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import LaunchedRunner, Lost, launched
 from kernelwright.judge.device_arena import DeviceArena

@@ -17,8 +17,7 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.frozen import canonical_json, digest
-from kernelwright.core.messages import (
-    DESCRIBED,
+from kernelwright.core.messages.judge import (
     Compare,
     ComparisonAnswer,
     Describe,
@@ -26,6 +25,7 @@ from kernelwright.core.messages import (
     Disqualified,
     JudgeSettings,
 )
+from kernelwright.core.messages.reference import DESCRIBED
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import KeepRule
 from kernelwright.core.verdict import (

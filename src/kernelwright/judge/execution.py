@@ -9,7 +9,7 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device, DeviceKind
-from kernelwright.core.messages import DeviceJob
+from kernelwright.core.messages.runner import DeviceJob
 from kernelwright.core.plan import KernelUnit, LaunchPlan, kernel_unit
 from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_plan, run_plan
 from kernelwright.core.verdict import Status

@@ -16,16 +16,8 @@ from typing import NamedTuple
 
 from kernelwright.core.errors import BadFrame, ServiceDied
 from kernelwright.core.frames import pack, read_message
-from kernelwright.core.messages import (
-    BUILD_REPLY,
-    ENCLOSED,
-    REAPED,
-    SPAWNED,
-    BuildReply,
-    BuildRequest,
-    Reap,
-    StartBuilder,
-)
+from kernelwright.core.messages.builder import BUILD_REPLY, ENCLOSED, BuildReply, BuildRequest, StartBuilder
+from kernelwright.core.messages.runner import REAPED, SPAWNED, Reap
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import LOG_BYTES, Service

@@ -8,7 +8,8 @@ import torch
 from kernelwright.core.case import Case, DType, TensorSpec
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied
-from kernelwright.core.messages import REFERENCE_DONE, Call, ReferenceRequest, result_offsets
+from kernelwright.core.messages.reference import REFERENCE_DONE, ReferenceRequest, result_offsets
+from kernelwright.core.messages.runner import Call
 from kernelwright.core.problem import Problem
 from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.children import Service

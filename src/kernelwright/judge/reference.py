@@ -19,10 +19,9 @@ from kernelwright.core import plugins
 from kernelwright.core.case import Compute, TensorSpec
 from kernelwright.core.environment import close_off
 from kernelwright.core.frames import HEADER, body_length, pack, parse, receive_exactly
-from kernelwright.core.messages import (
+from kernelwright.core.messages.judge import Describe, Described
+from kernelwright.core.messages.reference import (
     REFERENCE_ORDER,
-    Describe,
-    Described,
     ReferenceDone,
     ReferenceRequest,
     result_offsets,

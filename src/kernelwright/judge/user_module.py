@@ -16,7 +16,7 @@ import torch
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
 from kernelwright.core.frozen import digest
-from kernelwright.core.messages import Described
+from kernelwright.core.messages.judge import Described
 from kernelwright.core.modules import OP, Named, Role, arguments, index_axis, spelled
 from kernelwright.ops import module as op
 from kernelwright.ops._draw import torch_dtype

@@ -9,12 +9,11 @@ from pydantic import BaseModel
 
 from kernelwright.core.errors import KernelwrightError, ModelNotLoadable, OutOfMemory
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages import (
+from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.messages.model import (
     MODEL_REQUEST,
     ExtractModel,
-    Fault,
     ProfileModel,
-    Progress,
     TraceModel,
     VerifyModel,
 )

@@ -19,7 +19,7 @@ from torch.fx import Interpreter, Node
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Case
-from kernelwright.core.messages import GraphBreak, ModelExtracted
+from kernelwright.core.messages.model import GraphBreak, ModelExtracted
 from kernelwright.core.ports import Match
 from kernelwright.core.region import Extracted, MadeInput
 from kernelwright.model.capture import Capture, Captured, capture, mutated, placeholders

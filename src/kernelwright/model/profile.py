@@ -18,7 +18,7 @@ from statistics import mean, median, quantiles
 import torch
 
 from kernelwright.core.account import Account, Region, SetTimes, Spread
-from kernelwright.core.messages import GraphBreak, ModelProfiled, ProfileModel
+from kernelwright.core.messages.model import GraphBreak, ModelProfiled, ProfileModel
 from kernelwright.model.arms import VALUES, Arms, SetSamples, blocks, sample
 from kernelwright.model.capture import Capture, backend
 from kernelwright.model.compiled_account import CompiledAccount, compiled_account, middle

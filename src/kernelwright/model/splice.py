@@ -20,7 +20,7 @@ from kernelwright.backends.cpp import open_kernel, tensor_struct
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.errors import BlobMissing
 from kernelwright.core.frozen import digest
-from kernelwright.core.messages import Winner
+from kernelwright.core.messages.model import Winner
 from kernelwright.core.ports import Match, View
 from kernelwright.model.capture import Capture, Captured, backend
 from kernelwright.model.extract import Found, chosen_sites, extract

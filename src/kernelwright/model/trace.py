@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Interpreter, Node
 
-from kernelwright.core.messages import FoundRegion, GraphBreak, ModelTraced
+from kernelwright.core.messages.model import FoundRegion, GraphBreak, ModelTraced
 from kernelwright.model.capture import Capture, Captured, capture
 from kernelwright.model.extract import Site, extract, fresh_arguments
 from kernelwright.model.graph import own_nodes

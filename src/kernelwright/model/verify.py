@@ -6,7 +6,7 @@ import time
 
 import torch
 
-from kernelwright.core.messages import ModelTimed, Winner
+from kernelwright.core.messages.model import ModelTimed, Winner
 from kernelwright.model.load import Loaded
 from kernelwright.model.splice import Tally, compiled_with
 

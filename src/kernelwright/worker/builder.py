@@ -23,7 +23,7 @@ from typing import IO
 from kernelwright.core import plugins
 from kernelwright.core.errors import BadFrame
 from kernelwright.core.frames import HEADER, body_length, pack, read_exactly, read_message
-from kernelwright.core.messages import BUILD_REQUEST, BuildReply, BuildRequest, Enclosed
+from kernelwright.core.messages.builder import BUILD_REQUEST, BuildReply, BuildRequest, Enclosed
 from kernelwright.worker import libc, namespaces
 from kernelwright.worker.sandbox import Ground, Needs, close_door, own_folder, sweep
 from kernelwright.worker.seccomp import Rules

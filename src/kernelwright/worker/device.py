@@ -33,7 +33,7 @@ from kernelwright.core.frames import (
     read_message,
     receive_exactly,
 )
-from kernelwright.core.messages import (
+from kernelwright.core.messages.runner import (
     RUNNER_ORDER,
     Capture,
     Collect,

@@ -14,7 +14,8 @@ from contextlib import suppress
 
 from kernelwright.core import plugins
 from kernelwright.core.frames import HEADER, body_length, pack, parse, receive_exactly
-from kernelwright.core.messages import FOUNDRY_ORDER, Reap, Reaped, Spawned, StartBuilder
+from kernelwright.core.messages.builder import FOUNDRY_ORDER, StartBuilder
+from kernelwright.core.messages.runner import Reap, Reaped, Spawned
 from kernelwright.worker import builder
 
 DESCRIPTORS = 2

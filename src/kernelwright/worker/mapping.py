@@ -8,7 +8,7 @@ import ctypes
 import mmap
 import os
 
-from kernelwright.core.messages import Region
+from kernelwright.core.messages.runner import Region
 
 MAP_FAILED = ctypes.c_void_p(-1).value
 MAP_FIXED = 0x10

@@ -25,7 +25,7 @@ from kernelwright.core import plugins
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frames import HEADER, body_length, pack, parse, receive_exactly
-from kernelwright.core.messages import NURSERY_ORDER, Reap, Reaped, Spawn, Spawned
+from kernelwright.core.messages.runner import NURSERY_ORDER, Reap, Reaped, Spawn, Spawned
 from kernelwright.worker import libc, namespaces, runner
 from kernelwright.worker.sandbox import Ground, shut_in_launcher, sweep
 from kernelwright.worker.wards import Ward, Wards

@@ -30,7 +30,7 @@ from kernelwright.core.frames import (
     pack_reply,
     read_message,
 )
-from kernelwright.core.messages import (
+from kernelwright.core.messages.runner import (
     RUNNER_ORDER,
     Capture,
     Collect,

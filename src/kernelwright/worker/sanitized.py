@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from kernelwright.backends._tensors import torch_dtype
-from kernelwright.core.messages import DeviceJob
+from kernelwright.core.messages.runner import DeviceJob
 from kernelwright.worker.launcher import Modules, PreparedCall
 
 

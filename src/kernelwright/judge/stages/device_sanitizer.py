@@ -12,7 +12,7 @@ import torch
 from kernelwright.core.case import Case, Distribution
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BackendUnavailable
-from kernelwright.core.messages import Call, DeviceJob
+from kernelwright.core.messages.runner import Call, DeviceJob
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import PACKAGE_ROOT, Lost
 from kernelwright.judge.execution import collect, compile_cases

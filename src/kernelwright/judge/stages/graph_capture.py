@@ -5,7 +5,7 @@ recorded and no fault; if it is captured, it must be right.
 """
 
 from kernelwright.core.case import Case, Distribution
-from kernelwright.core.messages import Capture, Replay
+from kernelwright.core.messages.runner import Capture, Replay
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import Lost
 from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Skipped, Told

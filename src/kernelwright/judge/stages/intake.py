@@ -7,7 +7,7 @@ from pathlib import Path
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Distribution
-from kernelwright.core.messages import BuildRequest
+from kernelwright.core.messages.builder import BuildRequest
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.verdict import Status
 from kernelwright.judge import delegation

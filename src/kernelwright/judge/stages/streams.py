@@ -5,7 +5,7 @@ share. Host code of a candidate's own can also name a stream, or wait for one.
 """
 
 from kernelwright.core.case import Case, Distribution
-from kernelwright.core.messages import Overlap
+from kernelwright.core.messages.runner import Overlap
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Runner

@@ -1,0 +1,114 @@
+"""engine -> judge: `Describe`, `Evaluate`, `Compare`; judge -> engine: `Progress`, then an answer or `Fault`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from kernelwright.core.candidate import Candidate
+from kernelwright.core.case import Case
+from kernelwright.core.device import Ceilings
+from kernelwright.core.frozen import Frozen
+from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
+
+
+class JudgeSettings(Frozen):
+    """What the engine tells the judge once, when it starts."""
+
+    type: Literal["settings"] = "settings"
+    threads: int = Field(ge=1)
+    max_pairs: int = Field(ge=1)
+    alpha: float = Field(gt=0, lt=1)
+    hidden_shapes: int = Field(ge=0)
+    cache_folder: str
+    """Where built artefacts are kept between runs."""
+    blob_folder: str
+    """Where the artefacts and logs of this run are kept."""
+    ceilings: Ceilings | None = None
+    """What the device was measured to reach; floors are known only with it."""
+    gate_pairs: int = Field(default=14, ge=0)
+    """Heats of a candidate against itself before anything is compared: 13 of one sign in a row would be proof."""
+    guards_off: bool = False
+    """Tests only: let what the static guards would refuse run, to see that it fails there too."""
+
+
+class Evaluate(Frozen):
+    """Ask for a verdict."""
+
+    type: Literal["evaluate"] = "evaluate"
+    problem: Problem
+    candidate: Candidate
+    profile: Profile
+
+
+class Describe(Frozen):
+    """Ask what a user's module is: the judge hands it on to the reference, the one process that may load it."""
+
+    type: Literal["describe"] = "describe"
+    reference: str
+    """`file:PATH#SHA256` of a file with `Model`, `get_inputs` and `get_init_inputs`."""
+
+
+class Compare(Frozen):
+    """Ask for a paired comparison of challengers with the incumbent, all in the same heats."""
+
+    type: Literal["compare"] = "compare"
+    problem: Problem
+    incumbent: Candidate
+    challengers: tuple[Candidate, ...] = Field(min_length=1)
+    earlier: tuple[Comparison | None, ...] = ()
+    """Per challenger what was compared before: its evidence is continued, never started anew."""
+    confirm: bool = False
+    """Draw the heats from several separately started parents; what is published comes from here."""
+
+
+class EvaluationAnswer(Frozen):
+    """The verdict."""
+
+    type: Literal["evaluation"] = "evaluation"
+    evaluation: Evaluation
+
+
+class Described(Frozen):
+    """A user's module as a case."""
+
+    type: Literal["described"] = "described"
+    case: Case | None = None
+    """Its recorded sizes; None if it cannot be judged."""
+    init_inputs: str = "[]"
+    """Arguments of its constructor, as Python writes them."""
+    error: str = ""
+    """Why it cannot be judged."""
+
+
+class Disqualified(Frozen):
+    """A candidate that passed every stage failed while it was being timed."""
+
+    type: Literal["disqualified"] = "disqualified"
+    candidate_hash: str
+    """Which: the challenger, or the incumbent itself."""
+    status: Status
+    reason: str
+
+
+class ComparisonAnswer(Frozen):
+    """One result per challenger, in order."""
+
+    type: Literal["comparison"] = "comparison"
+    results: tuple[Comparison | Disqualified, ...]
+
+
+JudgeRequest = Annotated[JudgeSettings | Describe | Evaluate | Compare, Field(discriminator="type")]
+
+
+JUDGE_REQUEST: TypeAdapter[JudgeRequest] = TypeAdapter(JudgeRequest)
+
+
+JudgeAnswer = Annotated[
+    Progress | Fault | Described | EvaluationAnswer | ComparisonAnswer,
+    Field(discriminator="type"),
+]
+
+
+JUDGE_ANSWER: TypeAdapter[JudgeAnswer] = TypeAdapter(JudgeAnswer)
