@@ -46,6 +46,8 @@ torch, torch.nn, triton, triton.language, triton.experimental.gluon, math.
   reference's own. Modules of torch.nn may hold parameters, never be called."""
 
 SOURCE_LIMIT = 200_000
+COMPILED = "compiled"
+"""Folder, in a runner's own, where Triton leaves what the file's kernels are compiled to on a GPU."""
 
 
 def available() -> Availability:
@@ -136,6 +138,8 @@ def bind(
         if "triton" in sys.modules:
             raise RuntimeError(f"triton was imported before {VARIABLE} could be set")
         os.environ[VARIABLE] = "1"
+    elif device != "cpu":
+        os.environ["TRITON_CACHE_DIR"] = f"/proc/self/cwd/{COMPILED}"
     threads = watched_threads()
     module = _loaded(packed["source"], packed["objects"])
     if hasattr(module, ENTRY):

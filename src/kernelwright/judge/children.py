@@ -6,6 +6,7 @@ nursery is our own failure and raises `ServiceDied`.
 
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -275,6 +276,19 @@ class Runner:
         return self.log.read(400).decode(errors="replace").strip()
 
 
+def frozen_folder(artefact: Path, index: int) -> Path:
+    """Return where what runners of an artefact compile for a GPU is kept; see `judge/warming.py`."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return artefact.parent / f"compiled-sm_{major}{minor}"
+
+
+def _hand_out(frozen: Path, folder: Path) -> None:
+    """Give a runner its own copy, which it may add to."""
+    shutil.copytree(frozen, folder)
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        place.chmod(0o777)  # the runner is another user; the folder around it is closed to everybody else
+
+
 @cache
 def returns_outputs(backend: str) -> bool:
     """Tell whether a language's host code returns its outputs; native code and plans write where they are told."""
@@ -311,6 +325,8 @@ class ForkedRunner(Runner):
         self.is_on_device = arena.index is not None
         self.memory_bytes = memory_budget(arena) if memory_bytes is None else memory_bytes
         order = Spawn(folder=self.folder.name, memory_bytes=self.memory_bytes)
+        if arena.index is not None and (frozen := frozen_folder(artefact, arena.index)).exists():
+            _hand_out(frozen, Path(self.folder.name, plugins.load("backends", backend).COMPILED))
         artefact_fd = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC)
         inputs_fd = arena.inputs.read_only_descriptor()
         handed = [self.theirs.fileno(), artefact_fd, inputs_fd, arena.outputs.descriptor, self.log.fileno()]

@@ -2,10 +2,11 @@
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernelwright.core import plugins
-from kernelwright.core.candidate import Origin
+from kernelwright.core.candidate import Origin, ParamValue
 from kernelwright.core.case import Distribution
 from kernelwright.core.messages.builder import BuildRequest
 from kernelwright.core.plan import KernelUnit
@@ -16,6 +17,7 @@ from kernelwright.judge.elf import code_digest
 from kernelwright.judge.execution import compile_cases, units_of
 from kernelwright.judge.stages.bench import Bench, Failure, Found, input_elements
 from kernelwright.judge.stages.checks import check_cases
+from kernelwright.judge.warming import warm
 
 
 def guards(bench: Bench) -> Found:
@@ -52,7 +54,17 @@ def build(bench: Bench) -> Found:
         for raw in _native(bench, artefact):
             if found := delegation.audit(raw):
                 return built, Failure(found.status, found.reason)
+        if not bench.is_cpu:
+            _warm(bench, artefact, choice.values)
     return len(bench.candidate.choices), None
+
+
+def _warm(bench: Bench, artefact: Path, values: Mapping[str, ParamValue]) -> None:
+    """Have what host code compiles by itself compiled, for the cases everybody knows that it will be asked for."""
+    cases = {case.hash: case for case in (*bench.problem.cases, *bench.small_cases())}
+    served = [case for key, case in cases.items() if bench.candidate.values_for(key) == values]
+    if served:
+        warm(bench, artefact, served)
 
 
 def _native(bench: Bench, artefact: Path) -> list[bytes]:
