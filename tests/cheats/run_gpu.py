@@ -83,9 +83,10 @@ class Bar:
             row |= {"status": earned.status.value, "reason": earned.reason[:500], "is_right": is_right}
         return row | {"seconds": round(time.monotonic() - started, 2), "source": stamp(specimen)}
 
-    def is_healthy(self) -> bool:
-        """Tell whether an honest kernel is still accepted on this device."""
-        candidate = author_candidate("softmax", "cuda", honest_source("softmax", "cuda"))
+    def is_healthy(self, backend: str) -> bool:
+        """Tell whether an honest kernel, with host code if the specimen has some, is still accepted on this device."""
+        language = "python" if backend == "python" else "cuda"
+        candidate = author_candidate("softmax", language, honest_source("softmax", language))
         problem = problem_of("softmax", self.device)
         try:
             found = self.client(guarded=True).evaluate(problem, candidate, Profile.QUICK)
@@ -138,7 +139,7 @@ def main() -> int:
                 left = len(todo) - place
                 break
             row = bar.row(specimen, guarded=guarded)
-            row["is_healthy_after"] = bar.is_healthy()
+            row["is_healthy_after"] = bar.is_healthy(specimen.backend)
             row["is_right"] = bool(row["is_right"] and row["is_healthy_after"])
             rows = [old for old in rows if (old["name"], old["guarded"]) != (row["name"], row["guarded"])]
             rows.append(row)

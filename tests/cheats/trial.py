@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kernelwright.core.device import Device
+from kernelwright.core.errors import ServiceDied
 from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.verdict import Outcome, Status
 from kernelwright.engine.service import JudgeClient
@@ -28,6 +29,8 @@ def judged(client: JudgeClient, specimen: Specimen, device: Device, way: str) ->
         return Earned(found.status, reason, found.status is Status.ACCEPTED or found.timing is not None)
     compared = client.compare(problem, specimen.honest(), specimen.candidate())
     if isinstance(compared, Disqualified):
+        if compared.candidate_hash == specimen.honest().hash:  # then nothing is known of the specimen
+            raise ServiceDied("judge", f"the honest kernel of {specimen.name} failed: {compared.reason}")
         return Earned(compared.status, compared.reason, compared.status is Status.ACCEPTED)
     is_a_win = compared.outcome is Outcome.FASTER or compared.ratio > specimen.most_gain
     return Earned(compared.outcome, f"x{compared.ratio:.2f} in {compared.pairs} heats", is_a_win)

@@ -13,7 +13,8 @@ from kernelwright.core.case import TensorSpec
 def native(content: bytes, name: str) -> Callable[..., None]:
     """Return a shared object with `kernel_fn` as a function; a refusal raises NotImplementedError."""
     cpp = plugins.load("backends", "cpp")
-    path = Path.cwd() / f"{name}.so"
+    # Not by its whole name: the folders above may be closed to the user this runs as.
+    path = Path("/proc/self/cwd", f"{name}.so")
     path.write_bytes(content)
     kernel = cpp.open_kernel(path)
 

@@ -192,6 +192,7 @@ def own_folder(ground: Ground, needs: Needs, *, warded: bool) -> list[str]:
         os.chown(needs.folder, user, user)
     os.chdir(BOX if ground.rooted else needs.folder)
     os.environ["HOME"] = os.environ["TMPDIR"] = home
+    os.environ["USER"] = "runner"  # this user has no entry in the system's list, and torch asks for its name
     tempfile.tempdir = None  # whoever asked before got another folder
     return layers
 
