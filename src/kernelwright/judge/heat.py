@@ -162,7 +162,10 @@ class Heat:
         order = list(range(len(self.arms)))
         self.rng.shuffle(order)
         with ExitStack() as stack:
-            runners = {place: stack.enter_context(self._born(place)) for place in order}
+            # All are started before the first is waited for: loading, and a GPU's context, take longer than timing.
+            runners = {place: stack.enter_context(self._guarded(place, self._start(place))) for place in order}
+            for place in order:
+                self._guarded(place, partial(self._warm_up, runners[place]))
             for _ in range(ROUNDS_PER_HEAT):
                 self.rng.shuffle(order)
                 for half in (order, order[::-1]):
@@ -183,16 +186,8 @@ class Heat:
             raise TimingFailed(place, Failure(Status.TIMING_SUSPECT, reason, self.case))
         return call
 
-    def _born(self, place: int) -> Runner:
-        """Return a fresh runner that is ready and has executed every call once."""
-        start = partial(born, self.arms[place], self.arenas[place], self.nurseries[place])
-        runner = self._guarded(place, start)
-        try:
-            self._guarded(place, partial(self._warm_up, runner))
-        except TimingFailed:
-            runner.__exit__()
-            raise
-        return runner
+    def _start(self, place: int) -> Callable[[], Runner]:
+        return partial(born, self.arms[place], self.arenas[place], self.nurseries[place])
 
     def _guarded(self, place: int, action: Callable[[], Result]) -> Result:
         try:
