@@ -13,8 +13,9 @@ import torch
 
 WARM_UP = 2
 PROBE_CYCLES = 4_000_000
-GATE_SHARE = 0.1
-"""How long the lanes are held back, in the time the legacy default stream is blocked."""
+GATE_SHARE = 0.4
+"""How long the lanes are held back, in the time the legacy default stream is blocked: long enough for a busy host to
+enqueue everything, or the lanes run one after the other."""
 CHURNED_BYTES = (1 << 9, 1 << 14, 1 << 18, 1 << 21)
 
 Closure = Callable[[], Any]
