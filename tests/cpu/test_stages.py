@@ -18,8 +18,10 @@ from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.stages import Failure, run_stage
 from kernelwright.judge.stages.checks import answers_to
 from kernelwright.judge.stages.layout import laid_out, overlaps
+from kernelwright.judge.stages.numbers import kernels_of, other_paths
 from kernelwright.judge.stages.reordering import declares_reordering
-from kernelwright.ops import attention, layernorm, matmul, rmsnorm
+from kernelwright.ops import attention, layernorm, matmul, rmsnorm, softmax
+from tests.cheats.test_catalogue import H200
 from tests.cpu.conftest import cpp
 
 HONEST = """
@@ -326,3 +328,15 @@ def test_the_framework_is_measured_in_the_declared_compute_class(room: Judge) ->
         errors[compute] = float(((answer.framework - answer.exact) / answer.scale).square().mean().sqrt())
     assert errors[Compute.STRICT_FP32] < 2**-23
     assert 2**-15 < errors[Compute.TF32_OK] < 2**-11
+
+
+def test_hidden_shapes_look_for_kernels_no_known_size_reaches(room: Judge) -> None:
+    candidate = seed("softmax", "cuda", Origin.AUTHOR)
+    assert candidate is not None
+    case = softmax.case({"rows": 64, "cols": 256}, DType.FP16)
+    on_cpu = room.bench(Problem(op="softmax", cases=(case,), device=cpu_device()), candidate)
+    bench = replace(on_cpu, problem=Problem(op="softmax", cases=(case,), device=H200), rng=random.Random(1))
+    found = other_paths(bench, bench.known_cases(), 1 << 30)
+    assert [name for one in found for name in kernels_of(bench, one)] == ["softmax_streamed"]
+    assert other_paths(bench, (*bench.known_cases(), *found), 1 << 30) == []
+    assert other_paths(on_cpu, (), 1 << 30) == []

@@ -182,13 +182,26 @@ def first_values(source: str) -> dict[str, ParamValue]:
 
 @lru_cache(maxsize=PARSED_PLANS)
 def parse_plan(source: str) -> ast.FunctionDef:
-    """Return the checked `plan` function of a candidate's source."""
+    """Return the checked `plan` function of a candidate's source; the tree is shared and must not be changed."""
     module = _module(source)
     found = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "plan"]
     if len(found) != 1:
         raise PlanFault(f"{len(found)} top-level functions named 'plan'; exactly one is needed")
     _check(found[0])
     return found[0]
+
+
+def named_kernels(plan: ast.FunctionDef) -> frozenset[str]:
+    """Return the kernels a plan may launch, as far as their names stand in its text."""
+    pairs = [
+        pair
+        for node in ast.walk(plan)
+        if isinstance(node, ast.Dict)
+        for pair in zip(node.keys, node.values, strict=True)
+    ]
+    values = [value for key, value in pairs if isinstance(key, ast.Constant) and key.value == "kernel"]
+    words = [node.value for value in values for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    return frozenset(word for word in words if isinstance(word, str))
 
 
 def _check(function: ast.FunctionDef) -> None:

@@ -1,13 +1,16 @@
 """Stages that look at numbers: known answers, hidden shapes, hard distributions, special values, awkward sizes."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 
 from kernelwright.core.case import Case, Distribution, DType
+from kernelwright.core.plan_language import named_kernels, parse_plan
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import Lost
 from kernelwright.judge.error_budget import Verdict, check_exact, check_growth, growth_at
+from kernelwright.judge.execution import plan_for
 from kernelwright.judge.oracle import Answer
 from kernelwright.judge.stages.bench import (
     CALL_SECONDS,
@@ -33,6 +36,8 @@ from kernelwright.ops._draw import EXACT_KINDS
 FOREIGN_ROUNDINGS = 8
 """By how much an answer may miss a known point if the reference is the user's own and may round on the way."""
 HIDDEN_EXACT = 2
+PATH_DRAWS, RARE_DRAWS = 60, 1000
+"""Sizes a plan is asked about in search of kernels no other size reaches, more if it names one; each takes 1 ms."""
 PLAIN = (Distribution.SIGNED, Distribution.SCALED)
 HARD = tuple(kind for kind in Distribution if kind not in PLAIN)
 
@@ -78,8 +83,39 @@ def shape_sweep(bench: Bench) -> Found:
         if input_elements(case) <= most and case.dtype in bench.dtypes
     ]
     hidden = [bench.hidden_case(most) for _ in range(bench.hidden_shapes)]
+    hidden += other_paths(bench, (*bench.known_cases(), *hidden), most)
     own = [(case, kind) for case in bench.problem.cases for kind in PLAIN]
     return check_cases(bench, own + [(case, bench.rng.choice(PLAIN)) for case in (*public, *hidden)])
+
+
+def other_paths(bench: Bench, seen: Sequence[Case], most: int) -> list[Case]:
+    """Return hidden shapes for which a plan launches kernels it launches for none of those seen, if some are found.
+
+    A plan that sends rare sizes to a kernel of their own would have that kernel judged by luck.
+    """
+    if not bench.is_planned or not bench.hidden_shapes:
+        return []
+    reached = {kernels_of(bench, case) for case in seen}
+    named = named_kernels(parse_plan(bench.candidate.source))
+    found: list[Case] = []
+    for drawn_so_far in range(RARE_DRAWS):
+        if drawn_so_far >= PATH_DRAWS and named <= frozenset().union(*reached):
+            break
+        case = bench.op.sample_case(bench.rng)
+        kernels = kernels_of(bench, case) if case.dtype in bench.dtypes else frozenset()
+        if kernels and kernels not in reached and input_elements(case) <= most:
+            reached.add(kernels)
+            found.append(case)
+    return found
+
+
+def kernels_of(bench: Bench, case: Case) -> frozenset[str]:
+    """Return the kernels a plan launches for a case; none if it declines."""
+    try:
+        plan = plan_for(bench.candidate, case, bench.problem.device)
+    except Lost:  # told by whoever asks for the case
+        return frozenset()
+    return frozenset(launch.kernel for launch in plan.launches)
 
 
 def stability(bench: Bench) -> Found:
