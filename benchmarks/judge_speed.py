@@ -95,6 +95,7 @@ def row_of(entry: Entry, found: Evaluation) -> dict[str, object]:
         "status": found.status.value,
         "seconds": round(found.seconds, 3),
         "after_build_s": round(found.seconds - building, 3),
+        "reason": found.failure.reason[:200] if found.failure else "",
         "stages": stages,
     }
 
@@ -122,12 +123,17 @@ def summary(rows: Sequence[dict[str, object]], wall_s: float) -> dict[str, objec
 
 
 def measure(
-    evaluate: Callable[..., Evaluation], wanted: Sequence[Entry], budget_s: float
+    evaluate: Callable[..., Evaluation],
+    prepare: Callable[[Problem, Candidate], None],
+    wanted: Sequence[Entry],
+    budget_s: float,
 ) -> dict[str, object]:
-    """Judge all candidates; the first of the set warms the judge's children and is not counted."""
+    """Judge all candidates, each announced one ahead; the first warms the judge's children and is not counted."""
     evaluate(wanted[0].problem, wanted[0].candidate, Profile.KEEP)
     started, rows = time.perf_counter(), []
-    for entry in wanted[1:]:
+    for entry, coming in zip(wanted[1:], (*wanted[2:], None), strict=True):
+        if coming:
+            prepare(coming.problem, coming.candidate)
         rows.append(row_of(entry, evaluate(entry.problem, entry.candidate, Profile.KEEP)))
         print(json.dumps(rows[-1]), flush=True)
         if time.perf_counter() - started > budget_s:
@@ -163,12 +169,12 @@ def main() -> None:
             from kernelwright.judge.evaluate import Judge
 
             judge, profile = Judge(settings, lambda _: None), cProfile.Profile()
-            found = profile.runcall(measure, judge.evaluate, wanted, options.budget_s)
+            found = profile.runcall(measure, judge.evaluate, lambda *_: None, wanted, options.budget_s)
             profile.dump_stats(options.profile_to)
             judge.close()
         else:
             client = JudgeClient(settings, lambda _: None)
-            found = measure(client.evaluate, wanted, options.budget_s)
+            found = measure(client.evaluate, client.prepare, wanted, options.budget_s)
             client.close()
     head = {"judge": JUDGE_VERSION, "device": device.model_dump(mode="json"), "versions": versions()}
     head |= {

@@ -33,7 +33,7 @@ from kernelwright.core.device import Device
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import KeepRule, standing
-from kernelwright.core.verdict import JUDGE_VERSION, Comparison, Outcome
+from kernelwright.core.verdict import JUDGE_VERSION, Comparison, Outcome, Profile, Status
 from kernelwright.engine.app import versions
 from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import JudgeClient
@@ -192,10 +192,19 @@ class Session:
             blob_folder=str(home / "blobs"),
         )
         self.judge = JudgeClient(settings, lambda _: None)
+        self.accepted: set[str] = set()
 
     def missing(self, keys: Sequence[str]) -> list[str]:
         """Return the keys that have no row yet; none once the budget is spent."""
         return [key for key in keys if key not in self.rows] if time.monotonic() < self.deadline else []
+
+    def accept(self, kernel: Kernel, candidates: Sequence[Candidate]) -> None:
+        """Have candidates judged before they are compared, as in a run: host code compiles its kernels there."""
+        for candidate in candidates:
+            if candidate.hash not in self.accepted:
+                found = self.judge.evaluate(problem_of(kernel, self.device), candidate, Profile.QUICK)
+                assert found.status is Status.ACCEPTED, found.failure
+                self.accepted.add(candidate.hash)
 
     def decide(
         self,
@@ -236,7 +245,7 @@ def rows_of(path: Path) -> list[dict[str, object]]:
 def same_kernel(session: Session, count: int, tier: str) -> None:
     """Decide on a kernel against itself, quiet, with idle gaps, and beside a busy process."""
     kind = session.device.kind.value
-    size = GROUP[kind] if tier == "A" or kind == "cpu" else 4
+    size = GROUP[kind] if tier == "A" or kind == "cpu" else 12
     for group in range(-(-count // size)):
         keys = [f"aa/{kind}/{tier}/{number:05d}" for number in range(group * size, (group + 1) * size)]
         if not (keys := session.missing(keys)):
@@ -249,9 +258,11 @@ def same_kernel(session: Session, count: int, tier: str) -> None:
         busy = subprocess.Popen([sys.executable, "-c", BUSY]) if stress == "background load" else None
         try:
             # Two sets of builds serve all decisions in turn: what counts is that two artefacts are never one.
-            turn = group // len(KERNELS[kind]) % 2
+            turn = group // len(KERNELS[kind]) % 2 if tier == "A" or kind == "cpu" else 0
             challengers = {key: marked(base, f"b{turn}{place}") for place, key in enumerate(keys)}
             facts = {key: {"stress": stress} for key in keys}
+            if kernel is TIER_B:
+                session.accept(kernel, [marked(base, f"a{turn}"), *challengers.values()])
             session.decide(kernel, marked(base, f"a{turn}"), challengers, facts)
         finally:
             if busy is not None:

@@ -134,3 +134,20 @@ def test_turning_the_guards_off_costs_languages_without_them_no_second_build(tmp
     with builds(tmp_path) as guarded, builds(tmp_path, guards_off=True) as unguarded:
         values = candidate.choices[0].values
         assert guarded.key(candidate, values) == unguarded.key(candidate, values)
+
+
+def test_what_is_begun_ahead_is_built_once_and_another_candidates_builds_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    first, second = (cpp(SMALL + f"// {number}\n") for number in range(2))
+    with builds(tmp_path) as made:
+        for candidate in (first, second):
+            made.begin(candidate)
+        made.drop(first)
+        assert {owner for owner, _ in made.coming.values()} == {second.hash}
+        result, artefact = made.get(second, second.choices[0].values)
+        assert (result.status, made.coming) == (Status.ACCEPTED, {})
+        assert artefact is not None
+        before = artefact.stat().st_mtime_ns
+        made.begin(second)
+        assert (made.coming, artefact.stat().st_mtime_ns) == ({}, before)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kernelwright.backends import python as backend
+from kernelwright.backends._python_kernels import jitted
 from kernelwright.core.candidate import Author, Candidate, ParamChoice
 from kernelwright.core.case import DType
 from kernelwright.core.messages.judge import JudgeSettings
@@ -14,6 +15,7 @@ from kernelwright.core.verdict import Profile, Stage, Status
 from kernelwright.engine.service import JudgeClient
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.ops import rmsnorm
+from tests.cheats.specimen import honest_source
 
 HEAD = "import torch\nimport triton\nimport triton.language as tl\n"
 KERNEL = '''
@@ -346,3 +348,8 @@ def test_c_plus_plus_that_does_not_compile_fails_with_the_compilers_words(
     found = judge.evaluate(small, candidate(broken), Profile.QUICK)
     assert found.status is Status.BUILD_FAILED
     assert "KW_NONSENSE" in found.stages[-1].reason
+
+
+def test_kernels_of_the_files_own_are_known_by_their_decorators() -> None:
+    source = honest_source("softmax", "python") + "\n\n@gluon.jit\ndef other(x):\n    pass\n"
+    assert jitted(source) == {"softmax_rows", "other"}

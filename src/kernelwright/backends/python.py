@@ -21,6 +21,7 @@ from kernelwright.backends._baseline import closures
 from kernelwright.backends._python_census import counted, watched_threads
 from kernelwright.backends._python_doors import native
 from kernelwright.backends._python_guard import CPP_DOOR, ENTRY, MODEL, examine
+from kernelwright.backends._python_kernels import jitted, kernels_besides
 from kernelwright.backends._python_model import model_calls
 from kernelwright.backends._triton_interpret import DECLINED_DTYPE, VARIABLE, declined
 from kernelwright.backends._triton_interpret import interpretable as interpretable
@@ -46,6 +47,13 @@ torch, torch.nn, triton, triton.language, triton.experimental.gluon, math.
   reference's own. Modules of torch.nn may hold parameters, never be called."""
 
 SOURCE_LIMIT = 200_000
+RUN_IMPORTS = (
+    "torch._dynamo",
+    "triton.backends.nvidia.driver",
+    "triton.backends.nvidia.compiler",
+    "triton.compiler",
+)
+"""What a runner on a GPU needs besides; the census of torch's dispatcher alone loads 900 modules in 2 s."""
 COMPILED = "compiled"
 """Folder, in a runner's own, where Triton leaves what the file's kernels are compiled to on a GPU."""
 
@@ -152,6 +160,11 @@ def bind(
         else counted(call, threads)
         for (index, _), call in zip(calls, made, strict=True)
     ]
+
+
+def foreign_kernels(artefact: Path, call: Callable[[], Any]) -> list[str]:
+    """Return the kernels a call has the GPU run that are none of the file's own."""
+    return kernels_besides(jitted(json.loads(artefact.read_text())["source"]), call)
 
 
 def _loaded(source: str, objects: Mapping[str, str]) -> types.ModuleType:

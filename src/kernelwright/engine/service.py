@@ -29,6 +29,7 @@ from kernelwright.core.messages.judge import (
     Evaluate,
     EvaluationAnswer,
     JudgeSettings,
+    Prepare,
 )
 from kernelwright.core.messages.model import (
     MODEL_ANSWER,
@@ -171,6 +172,11 @@ class JudgeClient:
         if not isinstance(answer, Described):
             raise ServiceDied("judge", f"answered {type(answer).__name__} to Describe")
         return answer
+
+    def prepare(self, problem: Problem, candidate: Candidate) -> None:
+        """Tell the judge what it will be asked about next, before it is asked about something else."""
+        with suppress(ServiceDied):  # whoever asks next finds out, and starts it again
+            self.child.send(Prepare(problem=problem, candidate=candidate))
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""

@@ -1,7 +1,8 @@
 """`python -m kernelwright.judge`: the judge process. Requests on standard input, answers on standard output.
 
 1. The engine starts it with an environment that holds no key, and sends `JudgeSettings`.
-2. It starts the reference and the nursery, then answers `Describe`, `Evaluate` and `Compare` one by one.
+2. It starts the reference and the nursery, then answers `Describe`, `Evaluate` and `Compare` one by one; `Prepare` is
+   carried out beside them.
 3. A candidate's failure is part of an answer. A mistake of ours is a `Fault`; the judge lives on.
 4. When the engine hangs up, it kills its children and ends.
 """
@@ -23,6 +24,7 @@ from kernelwright.core.messages.judge import (
     Evaluate,
     EvaluationAnswer,
     JudgeSettings,
+    Prepare,
 )
 
 
@@ -40,7 +42,10 @@ def main() -> None:
     judge = Judge(settings, lambda text: write_message(answers, Progress(text=text)))
     try:
         while (request := read_message(sys.stdin.buffer, JUDGE_REQUEST)) is not None:
-            write_message(answers, _answer(judge, request))
+            if isinstance(request, Prepare):
+                judge.prepare(request)
+            else:
+                write_message(answers, _answer(judge, request))
     finally:
         judge.close()
 

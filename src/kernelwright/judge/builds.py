@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, ParamValue
@@ -33,8 +34,8 @@ class Builds:
         self.jobs = jobs
         self.foundry = Foundry(home)
         self.pool, self.background = ThreadPoolExecutor(jobs), ThreadPoolExecutor(jobs)
-        self.coming: dict[Path, Future[object]] = {}
-        """Builds under way that nobody waits for yet."""
+        self.coming: dict[Path, tuple[str, Future[Any]]] = {}
+        """Builds under way that nobody waits for yet, and whose they are: a candidate's hash."""
         self.fingerprints: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -58,21 +59,26 @@ class Builds:
     def get(self, candidate: Candidate, values: Mapping[str, ParamValue]) -> tuple[BuildResult, Path | None]:
         """Return a tier-B build's result and, if there is one, the artefact's path."""
         place = self.folder / self.key(candidate, values)
+        self._await(place)
         if not (place / "result.json").exists():
-            request = BuildRequest(
-                backend=candidate.backend,
-                source=candidate.source,
-                values=dict(values),
-                folder=self._scratch(),
-                guards_off=self.guards_off,
-            )
-            (result,) = self.foundry.build(request).results
-            self._store(place, Path(request.folder), result)
-            shutil.rmtree(request.folder, ignore_errors=True)
+            result = self._build(candidate, values, place)
             if result.status not in LASTING:
                 return result, None
         result = _stored(place)
         return result, place / result.artefact if result.artefact else None
+
+    def _build(self, candidate: Candidate, values: Mapping[str, ParamValue], place: Path) -> BuildResult:
+        request = BuildRequest(
+            backend=candidate.backend,
+            source=candidate.source,
+            values=dict(values),
+            folder=self._scratch(),
+            guards_off=self.guards_off,
+        )
+        (result,) = self.foundry.build(request).results
+        self._store(place, Path(request.folder), result)
+        shutil.rmtree(request.folder, ignore_errors=True)
+        return result
 
     def get_units(
         self, candidate: Candidate, units: Sequence[KernelUnit], target: str
@@ -80,8 +86,7 @@ class Builds:
         """Return a result per unit hash, compiling what the cache lacks on all cores."""
         places = {unit.hash: self.folder / self._key(candidate, [unit.hash, target]) for unit in units}
         for place in places.values():
-            if coming := self.coming.pop(place, None):
-                coming.result()
+            self._await(place)
         missing = [unit for unit in units if not (places[unit.hash] / "result.json").exists()]
         missing = list({unit.hash: unit for unit in missing}.values())
         size = max(1, min(UNITS_PER_BUILDER, -(-len(missing) // self.jobs)))
@@ -96,7 +101,22 @@ class Builds:
         for unit in units:
             place = self.folder / self._key(candidate, [unit.hash, target])
             if place not in self.coming and not (place / "result.json").exists():
-                self.coming[place] = self.background.submit(self._compile, candidate, [unit], target)
+                work = self.background.submit(self._compile, candidate, [unit], target)
+                self.coming[place] = candidate.hash, work
+
+    def begin(self, candidate: Candidate) -> None:
+        """Start building the tier-B artefacts the cache lacks and come back at once; `get` waits for what it needs."""
+        for choice in candidate.choices:
+            place = self.folder / self.key(candidate, choice.values)
+            if place not in self.coming and not (place / "result.json").exists():
+                work = self.background.submit(self._build, candidate, choice.values, place)
+                self.coming[place] = candidate.hash, work
+
+    def _await(self, place: Path) -> None:
+        """Wait for a build that was begun before."""
+        _, coming = self.coming.pop(place, ("", None))
+        if coming:
+            coming.result()
 
     def _compile(
         self, candidate: Candidate, units: Sequence[KernelUnit], target: str
@@ -117,11 +137,12 @@ class Builds:
         shutil.rmtree(request.folder, ignore_errors=True)
         return {unit.hash: one for unit, one in zip(units, results, strict=True) if one.status not in LASTING}
 
-    def drop(self) -> None:
-        """Forget builds that have not begun: nobody will ask for them."""
-        for coming in self.coming.values():
-            coming.cancel()
-        self.coming.clear()
+    def drop(self, candidate: Candidate | None = None) -> None:
+        """Forget a candidate's builds, or all, that have not begun: nobody will ask for them."""
+        for place, (owner, coming) in list(self.coming.items()):
+            if candidate is None or owner == candidate.hash:
+                coming.cancel()
+                del self.coming[place]
 
     def close(self) -> None:
         """Drop what nobody waits for and end the builders' parent."""

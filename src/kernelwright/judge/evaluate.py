@@ -24,6 +24,7 @@ from kernelwright.core.messages.judge import (
     Described,
     Disqualified,
     JudgeSettings,
+    Prepare,
 )
 from kernelwright.core.messages.reference import DESCRIBED
 from kernelwright.core.problem import Problem
@@ -45,6 +46,7 @@ from kernelwright.judge.execution import compile_ahead
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.nurseries import Nurseries
 from kernelwright.judge.stages import Bench, Failure, run_stage
+from kernelwright.judge.stages.intake import guards
 from kernelwright.judge.timing import certify, refuse_interpreted
 from kernelwright.store.blobs import Blobs
 
@@ -102,6 +104,17 @@ class Judge:
         """Return what a user's module is: the reference loads the file, this process never does."""
         return self.reference.ask(request, [], DESCRIBED)
 
+    def prepare(self, request: Prepare) -> None:
+        """Start building a candidate that will be asked about next, on other cores; what fails is told when it is."""
+        problem, candidate = request.problem, request.candidate
+        bench = self.bench(problem, candidate)
+        if guards(bench)[1]:
+            return
+        if bench.is_planned:
+            compile_ahead(candidate, [*problem.cases, *bench.small_cases()], problem.device, self.builds)
+        else:
+            self.builds.begin(candidate)
+
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
         bench = self.bench(problem, candidate, profile)
@@ -125,7 +138,7 @@ class Judge:
                 result, failure = self._run(stage, bench)
             results.append(result)
             if failure:
-                self.builds.drop()
+                self.builds.drop(candidate)
                 break
             if stage is Stage.BUILD:
                 # Before anything of the candidate runs: what is stored now is what is spliced later.

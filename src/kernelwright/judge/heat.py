@@ -163,7 +163,9 @@ class Heat:
         self.rng.shuffle(order)
         with ExitStack() as stack:
             # All are started before the first is waited for: loading, and a GPU's context, take longer than timing.
-            runners = {place: stack.enter_context(self._guarded(place, self._start(place))) for place in order}
+            runners = {
+                place: stack.enter_context(self._guarded(place, self._start(place))) for place in order
+            }
             for place in order:
                 self._guarded(place, partial(self._warm_up, runners[place]))
             for _ in range(ROUNDS_PER_HEAT):

@@ -5,7 +5,7 @@ from pathlib import Path
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.problem import Problem
-from kernelwright.judge.children import Service
+from kernelwright.judge.children import Service, returns_outputs
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "framework": (),
@@ -13,6 +13,8 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "plain": ("plain",),
     # A GPU's driver reads /proc and opens its devices as they are, and does not start under these layers.
     "device": ("pids", "mounts", "landlock", "device"),
+    # Host code needs a compiler's imports, seconds of them; launchers are born quicker without.
+    "host": ("pids", "mounts", "landlock", "device", "host"),
 }
 """What each kind of nursery is told: layers to leave out, and what to import."""
 
@@ -27,7 +29,7 @@ class Nurseries:
     def of(self, problem: Problem, candidate: Candidate) -> Service:
         """Return where runners of a candidate are born."""
         if problem.device.kind is not DeviceKind.CPU:
-            return self._service("device")
+            return self._service("host" if returns_outputs(candidate.backend) else "device")
         return self._service("plain" if candidate.backend == "cpp" else "framework")
 
     def _service(self, kind: str) -> Service:

@@ -9,6 +9,7 @@ Both arms of a comparison are born here, which keeps the process layout of the t
 """
 
 import gc
+import importlib
 import os
 import resource
 import signal
@@ -153,6 +154,13 @@ def _backends(only: Sequence[str] | None) -> dict[str, ModuleType]:
     return found
 
 
+def _import_for_runners(backends: Mapping[str, ModuleType]) -> None:
+    for backend in backends.values():
+        for module in getattr(backend, "RUN_IMPORTS", ()):
+            with suppress(ImportError):
+                importlib.import_module(module)
+
+
 def main(descriptor: int, without: list[str]) -> None:
     """Serve orders until the judge hangs up."""
     own_user = None if "pids" in without else namespaces.enter(namespaces.NEW_PIDS)
@@ -181,7 +189,10 @@ def main(descriptor: int, without: list[str]) -> None:
     if "device" in without:
         from kernelwright.worker import device  # noqa: F401 - and what a launcher needs, likewise
 
-    nursery = Nursery(channel, ground, wards, _backends(NATIVE if "plain" in without else None))
+    backends = _backends(NATIVE if "plain" in without else None)
+    if "host" in without:
+        _import_for_runners(backends)
+    nursery = Nursery(channel, ground, wards, backends)
     gc.collect()
     gc.freeze()
     nursery.serve()

@@ -21,6 +21,7 @@ from kernelwright.backends._cuda_memory import map_shared
 from kernelwright.core import plugins
 from kernelwright.core.case import Case
 from kernelwright.core.frames import (
+    DELEGATED,
     NO_MEMORY,
     ROUNDING,
     UNCAPTURED,
@@ -32,6 +33,7 @@ from kernelwright.core.frames import (
 )
 from kernelwright.core.messages.runner import (
     RUNNER_ORDER,
+    Audit,
     Capture,
     Collect,
     Job,
@@ -105,7 +107,7 @@ def serve(control: int, inputs: int, outputs: int, backends: Mapping[str, Module
         channel.sendall(pack_reply(Reply(Word.FAILED, _complain(error), 0)))
         return
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(closures))))
-    _loop(channel, stream, job, closures, addresses)
+    _loop(channel, stream, job, backend, closures, addresses)
 
 
 def _bind(
@@ -150,6 +152,7 @@ def _loop(
     channel: socket.socket,
     stream: BinaryIO,
     job: Job,
+    backend: ModuleType,
     closures: list[Callable[[], Any]],
     addresses: list[dict[str, int]],
 ) -> None:
@@ -167,6 +170,8 @@ def _loop(
             returned.clear()
             _drain(job)
             channel.sendall(pack_reply(Reply(Word.DONE, 0, order.number)))
+        elif isinstance(order, Audit):
+            channel.sendall(pack_reply(_audit(order, backend, closures)))
         elif isinstance(order, Overlap | Capture | Replay):
             channel.sendall(pack_reply(streams.obey(order)))
 
@@ -186,6 +191,19 @@ def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int
     if not _rounds_to_nearest():
         return Reply(Word.DECLINED, ROUNDING, order.number)
     return Reply(Word.DONE, 0, order.number)
+
+
+def _audit(order: Audit, backend: ModuleType, closures: list[Callable[[], Any]]) -> Reply:
+    """Say whether a call had the GPU run kernels that are not the file's own."""
+    try:
+        foreign = backend.foreign_kernels(Path(ARTEFACT), closures[order.call])
+    except Exception as error:  # noqa: BLE001 - the worker's outermost frame
+        return Reply(Word.FAILED, _complain(error), order.number)
+    if not foreign:
+        return Reply(Word.DONE, 0, order.number)
+    sys.stderr.write(f"kernels of others ran: {', '.join(foreign)}\n"[:4000])
+    sys.stderr.flush()
+    return Reply(Word.DECLINED, DELEGATED, order.number)
 
 
 class _Streams:

@@ -1,4 +1,4 @@
-"""engine -> judge: `Describe`, `Evaluate`, `Compare`; judge -> engine: `Progress`, then an answer or `Fault`."""
+"""engine -> judge: `Prepare`, `Describe`, `Evaluate`, `Compare`; back: `Progress`, then an answer or `Fault`."""
 
 from typing import Annotated, Literal
 
@@ -40,6 +40,14 @@ class Evaluate(Frozen):
     problem: Problem
     candidate: Candidate
     profile: Profile
+
+
+class Prepare(Frozen):
+    """Tell of a candidate that will be asked about next: it is built while the device is busy. Nothing is answered."""
+
+    type: Literal["prepare"] = "prepare"
+    problem: Problem
+    candidate: Candidate
 
 
 class Describe(Frozen):
@@ -99,7 +107,7 @@ class ComparisonAnswer(Frozen):
     results: tuple[Comparison | Disqualified, ...]
 
 
-JudgeRequest = Annotated[JudgeSettings | Describe | Evaluate | Compare, Field(discriminator="type")]
+JudgeRequest = Annotated[JudgeSettings | Prepare | Describe | Evaluate | Compare, Field(discriminator="type")]
 
 
 JUDGE_REQUEST: TypeAdapter[JudgeRequest] = TypeAdapter(JudgeRequest)

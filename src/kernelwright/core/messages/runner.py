@@ -1,7 +1,7 @@
 """judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`.
 
-On a GPU also `DeviceJob`, `Time`, `Overlap`, `Capture`, `Replay`. A runner answers only with the 16-byte replies of
-`core/frames`.
+On a GPU also `Audit`, `DeviceJob`, `Time`, `Overlap`, `Capture`, `Replay`. A runner answers only with the 16-byte
+replies of `core/frames`.
 """
 
 from typing import Annotated, Literal
@@ -63,6 +63,14 @@ class Collect(Frozen):
 
     type: Literal["collect"] = "collect"
     number: int = Field(ge=0)
+
+
+class Audit(Frozen):
+    """Execute a call and look whose kernels the GPU ran; host code only."""
+
+    type: Literal["audit"] = "audit"
+    call: int = Field(ge=0)
+    number: int = Field(default=0, ge=0)
 
 
 class DeviceJob(Frozen):
@@ -142,7 +150,7 @@ class Replay(Frozen):
 
 
 RunnerOrder = Annotated[
-    Job | Run | Collect | DeviceJob | Time | Overlap | Capture | Replay, Field(discriminator="type")
+    Job | Run | Collect | Audit | DeviceJob | Time | Overlap | Capture | Replay, Field(discriminator="type")
 ]
 
 

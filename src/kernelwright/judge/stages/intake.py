@@ -7,17 +7,21 @@ from pathlib import Path
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin, ParamValue
-from kernelwright.core.case import Distribution
+from kernelwright.core.case import Case, Distribution
 from kernelwright.core.messages.builder import BuildRequest
+from kernelwright.core.messages.runner import Audit
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.verdict import Status
 from kernelwright.judge import delegation
 from kernelwright.judge.children import Lost
 from kernelwright.judge.elf import code_digest
 from kernelwright.judge.execution import compile_cases, units_of
-from kernelwright.judge.stages.bench import Bench, Failure, Found, input_elements
-from kernelwright.judge.stages.checks import check_cases
+from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements
+from kernelwright.judge.stages.checks import check_cases, runner_on
 from kernelwright.judge.warming import warm
+
+WARMED_ELEMENTS = 1 << 24
+"""Board-sized cases beyond this are compiled for when they are asked for."""
 
 
 def guards(bench: Bench) -> Found:
@@ -61,7 +65,8 @@ def build(bench: Bench) -> Found:
 
 def _warm(bench: Bench, artefact: Path, values: Mapping[str, ParamValue]) -> None:
     """Have what host code compiles by itself compiled, for the cases everybody knows that it will be asked for."""
-    cases = {case.hash: case for case in (*bench.problem.cases, *bench.small_cases())}
+    known = [case for case in bench.known_cases() if input_elements(case) <= WARMED_ELEMENTS]
+    cases = {case.hash: case for case in (*bench.problem.cases, *known)}
     served = [case for key, case in cases.items() if bench.candidate.values_for(key) == values]
     if served:
         warm(bench, artefact, served)
@@ -79,7 +84,23 @@ def smoke(bench: Bench) -> Found:
     """Run the smallest public case of every dtype."""
     small = bench.small_cases()
     first = {case.dtype: case for case in sorted(small, key=input_elements, reverse=True)}
-    return check_cases(bench, [(case, Distribution.SIGNED) for case in first.values()])
+    found = check_cases(bench, [(case, Distribution.SIGNED) for case in first.values()])
+    if found[1] or bench.is_cpu or bench.is_planned or bench.candidate.origin is not Origin.AUTHOR:
+        return found
+    return found[0] + 1, _audited(bench, max(small, key=input_elements))
+
+
+def _audited(bench: Bench, case: Case) -> Failure | None:
+    """Have host code called once while somebody writes down whose kernels the GPU runs."""
+    with bench.arena([case], [0]) as arena:
+        arena.write_inputs(0, bench.op.make_inputs(case, Distribution.SIGNED, bench.seed))
+        try:
+            with runner_on(bench, arena) as runner:
+                runner.run(0, 1, CALL_SECONDS)
+                runner.carry_out(Audit(call=0), CALL_SECONDS)
+        except Lost as lost:
+            return Failure(lost.status, lost.reason, case)
+    return None
 
 
 def rebuild(bench: Bench) -> Found:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from pathlib import Path
 
 from kernelwright.backends import cpp
@@ -46,7 +47,7 @@ class SanitizedNursery(Service):
     """A nursery whose runners can load sanitized libraries."""
 
     def __init__(self, home: Path, threads: int, runtime: Path) -> None:
-        self.name, self.sandbox, self.spare = "nursery", "", None
+        self.name, self.sandbox, self.spares = "nursery", "", deque()
         self.channel, theirs = socket.socketpair()
         self.log = tempfile.TemporaryFile(dir=home)
         environment = child_environment(os.environ, PACKAGE_ROOT, home, threads)
