@@ -80,6 +80,11 @@ class Service:
         """Names of the layers around the last runner born here, as that runner found them in force."""
         self.spares: deque[LaunchedRunner] = deque()
         """Launchers started ahead, oldest first: making a context takes longer than many a stage."""
+        self.command = (module, home, threads, arguments)
+        self._start()
+
+    def _start(self) -> None:
+        module, home, threads, arguments = self.command
         ours, theirs = socket.socketpair()
         self.channel = ours
         self.log = tempfile.TemporaryFile(dir=home)
@@ -94,6 +99,12 @@ class Service:
             start_new_session=True,
         )
         theirs.close()
+
+    def restart(self) -> None:
+        """Put a fresh process in the place of one that died."""
+        self.close()
+        self.spares.clear()
+        self._start()
 
     def ask(self, message: BaseModel, descriptors: list[int], kind: TypeAdapter[Message]) -> Message:
         """Send a message with descriptors and return the answer."""

@@ -8,7 +8,12 @@ import torch
 from kernelwright.core.case import Case, DType, TensorSpec
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied
-from kernelwright.core.messages.reference import REFERENCE_DONE, ReferenceRequest, result_offsets
+from kernelwright.core.messages.reference import (
+    REFERENCE_DONE,
+    ReferenceDone,
+    ReferenceRequest,
+    result_offsets,
+)
 from kernelwright.core.messages.runner import Call
 from kernelwright.core.problem import Problem
 from kernelwright.judge.arena import Arena, Slab
@@ -51,7 +56,7 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
     if not on_cpu:
         torch.cuda.synchronize()  # what this process wrote into the inputs must be there
     try:
-        done = service.ask(request, [inputs, slab.descriptor], REFERENCE_DONE)
+        done = _asked(service, request, [inputs, slab.descriptor])
         if done.error:
             raise ServiceDied("reference", f"{case.label}: {done.error}")
         tensors = [_read(slab, spec, offset) for spec, offset in zip(specs, offsets, strict=False)]
@@ -59,6 +64,15 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
         os.close(inputs)
         slab.close()
     return [Answer(*tensors[place : place + 3]) for place in range(0, len(tensors), 3)]
+
+
+def _asked(service: Service, request: ReferenceRequest, descriptors: list[int]) -> ReferenceDone:
+    """Ask, and ask a fresh process once more if the framework took the first one down with it."""
+    try:
+        return service.ask(request, descriptors, REFERENCE_DONE)
+    except ServiceDied:
+        service.restart()
+        return service.ask(request, descriptors, REFERENCE_DONE)
 
 
 def _device_slab(nbytes: int, index: int) -> Slab:

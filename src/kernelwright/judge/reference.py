@@ -36,6 +36,7 @@ USER_FAULTS = (
     *(OSError, RuntimeError, SyntaxError, TypeError, ValueError),
 )
 """What a user's own file may raise: it is the user's to read, and the reference lives on."""
+ALIGNMENT = 16
 
 
 class _Slabs:
@@ -69,7 +70,9 @@ class _Slabs:
             raw = self.mapped[0].bytes_view(offset, nbytes).clone().view(kind)
         else:
             raw = torch.frombuffer(bytearray(os.pread(self.inputs, nbytes, offset)), dtype=kind)
-        return raw.as_strided(spec.shape, spec.element_strides, spec.offset)
+        tensor = raw.as_strided(spec.shape, spec.element_strides, spec.offset)
+        # torch's attention reads 16 bytes at a time from wherever a tensor starts, and dies where that is not allowed.
+        return tensor.clone() if self.mapped and tensor.data_ptr() % ALIGNMENT else tensor
 
     def write(self, flat: torch.Tensor, offset: int) -> None:
         """Put a result where the judge looks for it."""

@@ -11,7 +11,6 @@ from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._attention_forms import forms, is_causal, shared_heads
 from kernelwright.ops._draw import (
-    INTERNAL_SHARE,
     compute_class,
     declared_compute,
     draw,
@@ -216,7 +215,7 @@ def big_case(dtype: DType, elements: int) -> BigCase:
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
     # A score rounds `head_dim` times and counts in the scale with a share only.
-    return case.axes["kv_seq"] + int((2 + case.axes["head_dim"]) / INTERNAL_SHARE)
+    return case.axes["kv_seq"] + 2 + case.axes["head_dim"]
 
 
 def _half_on_cpu(q: "Tensor", k: "Tensor", v: "Tensor", causal: bool, scale: float) -> "Tensor":
@@ -271,7 +270,7 @@ def reference(
 def error_scale(
     inputs: Mapping[str, "Tensor"], scalars: Mapping[str, bool | int | float]
 ) -> tuple["Tensor", ...]:
-    """Return the sum of |terms| over the keys, each with a share of its score's own sum of |terms|."""
+    """Return the sum of |terms| over the keys, each with its score's own sum of |terms|: both are sums of fp32."""
     import torch
 
     q, k, v = (inputs[name].double() for name in ("q", "k", "v"))
@@ -289,7 +288,7 @@ def error_scale(
                 scores = scores.masked_fill(hidden, float("-inf"))
             # A key at infinity has no weight, or makes the whole row NaN.
             magnitude = (query.abs() @ key.abs().T * abs(scale)).nan_to_num(0.0, posinf=0.0)
-            weights = scores.softmax(-1) * (1 + INTERNAL_SHARE * magnitude)
+            weights = scores.softmax(-1) * (1 + magnitude)
             result[batch, head] = weights @ value.abs()
     return (result,)
 

@@ -9,7 +9,6 @@ from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
 from kernelwright.ops._draw import (
-    INTERNAL_SHARE,
     compute_class,
     declared_compute,
     draw,
@@ -179,8 +178,7 @@ def big_case(dtype: DType, elements: int) -> BigCase:
 
 def depth(case: Case) -> int:
     """Return how many roundings of fp32 may pile up in an element, in units of its error scale."""
-    # The first two products round `k` times and count in the scale with a share only.
-    return case.axes["n"] + int((4 + case.axes["k"]) / INTERNAL_SHARE)
+    return case.axes["n"] + 4 + case.axes["k"]
 
 
 def reference(
@@ -199,7 +197,7 @@ def error_scale(
     inputs: Mapping[str, "Tensor"],
     scalars: Mapping[str, bool | int | float],  # noqa: ARG001
 ) -> tuple["Tensor", ...]:
-    """Return the sum of |terms| of the last product, with a share of the sums of |terms| of the first two."""
+    """Return the sum of |terms| of the last product, with those of the first two: all are sums of fp32."""
     import torch.nn.functional as F
 
     x, gate, up, down = (inputs[name].double() for name in ("x", "gate", "up", "down"))
@@ -208,7 +206,7 @@ def error_scale(
     slope = sigmoid * (1 + gated * (1 - sigmoid))
     inner = (slope * lifted).abs() * (x.abs() @ gate.abs().T) + silu.abs() * (x.abs() @ up.abs().T)
     # The framework rounds the gate to the type of the inputs, which silu amplifies far below zero.
-    terms = (silu * lifted).abs() + (slope * gated * lifted).abs() + INTERNAL_SHARE * inner
+    terms = (silu * lifted).abs() + (slope * gated * lifted).abs() + inner
     return (terms @ down.abs().T,)
 
 

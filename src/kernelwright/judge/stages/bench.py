@@ -28,6 +28,8 @@ SWEEP_ELEMENTS = {True: 1 << 22, False: 1 << 30}
 """Board-sized public cases beyond this are left to GPUs: float64 on them takes a CPU minutes."""
 BASELINES = ("eager", "compiled")
 """Backends whose functions the launcher captures itself."""
+POOL = 24
+"""Hidden cases drawn at once; `keep` asks for about twenty."""
 DRAWS = 50
 """Hidden cases drawn in search of one that is small enough."""
 
@@ -129,18 +131,31 @@ class Bench:
         wanted = [case for case in known if case.dtype in self.dtypes and input_elements(case) <= most]
         return sorted(wanted, key=input_elements)
 
+    @cached_property
+    def pool(self) -> list[Case]:
+        """Return hidden cases drawn before anything runs, so that they can be compiled ahead; each is used once."""
+        return [] if self.has_fixed_cases else [self.op.sample_case(self.rng) for _ in range(POOL)]
+
     def hidden_case(self, most: int) -> Case:
         """Return a random legal case of at most so many elements, or the smallest of many drawn."""
         if self.has_fixed_cases:
             return min(self.problem.cases, key=input_elements)
         drawn = []
         for _ in range(DRAWS):
-            case = self.op.sample_case(self.rng)
+            case = self._pooled(most) or self.op.sample_case(self.rng)
             if case.dtype in self.dtypes and not self.is_left_out(case):
                 if input_elements(case) <= most:
                     return case
                 drawn.append(case)
         return min(drawn or self.small_cases(), key=input_elements)
+
+    def _pooled(self, most: int) -> Case | None:
+        """Take the first case of the pool that is small enough; what is not planned compiles nothing ahead."""
+        fits = (case for case in self.pool if input_elements(case) <= most) if self.is_planned else iter(())
+        case = next(fits, None)
+        if case is not None:
+            self.pool.remove(case)
+        return case
 
     def probed_case(self) -> Case:
         """Return the problem's smallest case, or a hidden one where that is too big to be run many times."""

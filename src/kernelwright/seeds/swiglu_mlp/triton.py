@@ -49,6 +49,7 @@ def _gated(gate, up, KIND: tl.constexpr):
     series = (series * part + 1.666666567e-01) * part + 0.5
     scale = ((whole.to(tl.int32) + 127) << 23).to(tl.float32, bitcast=True)
     fade = ((series * (part * part) + part) + 1.0) * scale
+    fade = tl.where(gate == float("-inf"), 0.0, fade)  # as in the framework, -inf * 0
     return tl.div_rn(tl.where(gate < 0.0, gate * fade, gate), 1.0 + fade) * up
 
 
