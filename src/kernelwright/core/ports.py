@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
-from kernelwright.core.candidate import Author, Candidate, ParamValue
+from kernelwright.core.brief import Answer, Brief
+from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, Distribution, DType, Layout
+from kernelwright.core.expansion import Allowance, Expansion
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.problem import Problem
@@ -242,45 +244,33 @@ class TierB(Backend, Protocol):
         ...
 
 
-class Expansion(Frozen):
-    """Which node to expand next, and how."""
-
-    problem_hash: str
-    parents: tuple[str, ...]
-    hint: str = ""
-
-
 class Strategy(Protocol):
-    """A search: one file of `strategies/`; a pure function of tree, budget and seed."""
+    """A search: one file of `strategies/`; a pure function of tree, allowance and seed."""
 
-    def choose(self, tree: Tree, budget: int, rng: random.Random) -> list[Expansion]:
-        """Return at most `budget` expansions."""
+    SUMMARY: str
+    """One line: how it chooses."""
+
+    def choose(self, tree: Tree, budget: Allowance, rng: random.Random) -> list[Expansion]:
+        """Return at most as many expansions as there is room for."""
         ...
 
 
-class Brief(Frozen):
-    """Everything an author is told."""
-
-    problem: Problem
-    parents: tuple[Candidate, ...]
-    evaluations: tuple[Evaluation, ...]
-    hint: str = ""
-
-
-class Proposal(Frozen):
-    """What an author answers."""
-
-    source: str
-    backend: str
-    author: Author
-    note: str = ""
-
-
 class Agent(Protocol):
-    """An author: one file of `agents/`."""
+    """An author."""
 
-    def propose(self, brief: Brief) -> list[Proposal]:
-        """Answer a brief with proposals."""
+    def propose(self, brief: Brief) -> Answer:
+        """Answer a brief; whatever goes wrong is a reason, never an exception."""
+        ...
+
+
+class AgentFile(Protocol):
+    """A kind of author: one file of `agents/`."""
+
+    SUMMARY: str
+    """One line: who writes, and what it needs."""
+
+    def author(self, detail: str = "") -> Agent:
+        """Return the author; `detail` is what follows the colon in `--author NAME:DETAIL`."""
         ...
 
 

@@ -1,0 +1,1 @@
+"""Drawer: one search per file; the file's name is its registration."""
