@@ -131,7 +131,9 @@ class Judge:
             self.progress(f"{candidate.backend}: {stage.value}")
             if stage is Stage.BUILD and bench.is_planned:
                 # On other cores, while the device is at work; what is left of it when a stage fails is dropped.
-                wanted = (*bench.small_cases(), *bench.pool, *bench.known_cases())
+                # What the early stages ask for comes first.
+                public = [case for case in bench.known_cases() if case in bench.op.public_cases()]
+                wanted = (*bench.small_cases(), *bench.pool, *public, *bench.known_cases())
                 compile_ahead(candidate, wanted, problem.device, self.builds)
             if stage is Stage.TIMING:
                 result, failure, timing = certify(bench, self.settings.ceilings)
