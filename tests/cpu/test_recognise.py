@@ -43,6 +43,8 @@ class Form:
     dtype: torch.dtype = torch.float32
     labels: int = 0
     """Classes of a last input that holds class numbers."""
+    state_dtype: torch.dtype | None = None
+    """Type of the state, if it is not that of the inputs."""
 
 
 class Written(nn.Module):
@@ -52,7 +54,7 @@ class Written(nn.Module):
         super().__init__()
         self.form = form
         for name, shape in form.state.items():
-            self.register_buffer(name, torch.randn(shape).to(form.dtype))
+            self.register_buffer(name, torch.randn(shape).to(form.state_dtype or form.dtype))
         self.register_buffer("lower", torch.tril(torch.ones(2 * S, 2 * S)).view(1, 1, 2 * S, 2 * S))
 
     def forward(self, *inputs: Tensor) -> Tensor:

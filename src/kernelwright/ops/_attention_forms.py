@@ -2,14 +2,17 @@
 
 from typing import Any, NamedTuple
 
+from kernelwright.core.ports import View
 from kernelwright.ops._match import (
     COPIES,
     RESHAPES,
     argument,
+    bare,
     called,
     commuted,
     folded,
     inside_cast,
+    is_last,
     is_node,
     number,
     shape,
@@ -36,8 +39,9 @@ class Mask(NamedTuple):
         return tuple(node for node in (self.node, self.fill) if is_node(node))
 
 
-Form = tuple[Any, Any, Any, Mask | None, bool, float | None]
-"""Nodes of q, k and v, the mask, whether it is causal by itself, and the scale, None for the usual one."""
+Form = tuple[Any, View, View, Mask | None, bool, float | None]
+"""Nodes of q, views of k and v as keys by elements, the mask, whether it is causal by itself, and the scale, None for
+the usual one."""
 
 
 def forms(node: Any) -> Form | None:
@@ -51,24 +55,31 @@ def _called(node: Any) -> Form | None:
         return None
     causal = bool(argument(node, 5, "is_causal", False))
     mask = argument(node, 3, "attn_mask")
-    return q, k, v, None if mask is None else Mask(mask), causal, node.kwargs.get("scale")
+    found = None if mask is None else Mask(mask)
+    return q, shared_heads(k), shared_heads(v), found, causal, node.kwargs.get("scale")
 
 
 def _written(node: Any) -> Form | None:
-    """Match softmax(q k^T * scale + mask) v, casts and copies anywhere in it."""
-    if not called(node, "matmul"):
+    """Match softmax(q k^T * scale + mask) v, casts and copies anywhere in it, all heads one batch or not."""
+    if not called(node, "matmul", "bmm"):
         return None
-    weights, v = uncast(node.args[0]), node.args[1]
-    if not called(weights, "softmax") or weights.args[1] not in (-1, 3):
+    weights, v = bare(node.args[0]), node.args[1]
+    if not called(weights, "softmax") or not is_last(weights.args[0], weights.args[1]):
         return None
-    scores, mask = _unmasked(uncast(weights.args[0]))
+    scores, mask = _unmasked(bare(weights.args[0]))
     scores, scale = _unscaled(scores)
-    if not called(scores, "matmul"):
+    scores = bare(scores)
+    if not called(scores, "matmul", "bmm"):
         return None
-    q, turned = uncast(scores.args[0]), scores.args[1]
-    if called(turned, "transpose") and {axis % 4 for axis in turned.args[1:]} == {2, 3}:
-        return q, turned.args[0], v, mask, False, scale
-    return None
+    return scores.args[0], _keys(scores.args[1]), shared_heads(v), mask, False, scale
+
+
+def _keys(turned: Any) -> View:
+    """Return keys by elements from elements by keys."""
+    last = len(shape(turned)) - 1
+    if called(turned, "transpose") and {axis % (last + 1) for axis in turned.args[1:]} == {last - 1, last}:
+        return shared_heads(turned.args[0])
+    return View(turned, (("transpose", (last - 1, last)),))
 
 
 def _unmasked(scores: Any) -> tuple[Any, Mask | None]:
@@ -78,7 +89,7 @@ def _unmasked(scores: Any) -> tuple[Any, Mask | None]:
     if called(scores, "where"):
         return uncast(scores.args[1]), Mask(scores.args[0], fill=scores.args[2])
     for inner, mask in commuted(scores, "add"):
-        if called(_unscaled(uncast(inner))[0], "matmul"):
+        if called(bare(_unscaled(uncast(inner))[0]), "matmul", "bmm"):
             return uncast(inner), Mask(mask)
     return scores, None
 
@@ -92,18 +103,24 @@ def _unscaled(scores: Any) -> tuple[Any, float]:
     return scores, 1.0
 
 
-def shared_heads(node: Any) -> Any:
+def shared_heads(node: Any) -> View:
     """Return keys or values before their heads were repeated for the queries of a group."""
-    repeated: Any = node.args[0] if called(node, *RESHAPES) else None
+    plain = uncast(node)
+    is_turned = called(plain, "transpose") and {axis % 4 for axis in plain.args[1:]} == {1, 2}
+    whole, axis = (plain.args[0], 2) if is_turned else (plain, 1)
+    repeated: Any = whole.args[0] if called(whole, *RESHAPES) else None
     while called(repeated, *COPIES):
         repeated = repeated.args[0]
     if not called(repeated, "expand") or not called(repeated.args[0], "unsqueeze"):
-        return node
-    inner, axis = repeated.args[0].args
-    is_group = (
-        axis == 2 and len(shape(inner)) == 4 and shape(repeated)[1] * shape(repeated)[2] == shape(node)[1]
+        return View(node)
+    inner, place = repeated.args[0].args
+    if place != axis + 1 or len(shape(inner)) != 4 or len(shape(repeated)) != 5:
+        return View(node)
+    heads, copies = shape(repeated)[axis], shape(repeated)[axis + 1]
+    is_group = shape(whole) == tuple(
+        heads * copies if one == axis else extent for one, extent in enumerate(shape(inner))
     )
-    return inner if is_group and shape(repeated)[3:] == shape(inner)[2:] else node
+    return View(inner, (("transpose", (1, 2)),) if is_turned else ()) if is_group else View(node)
 
 
 def is_causal(mask: Mask, scores: tuple[int, int]) -> bool | None:

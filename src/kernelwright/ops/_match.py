@@ -87,6 +87,49 @@ def uncast(node: Any) -> Any:
     return node
 
 
+def bare(node: Any) -> Any:
+    """Return what a value was before casts, copies, and views that keep the order of its elements."""
+    while True:
+        before = uncast(node)
+        keeps = called(before, *RESHAPES, "unsqueeze", "squeeze") or (
+            called(before, "permute") and _keeps_order(before.args[0], before.args[1])
+        )
+        if not keeps and before is node:
+            return node
+        node = before.args[0] if keeps else before
+
+
+def _keeps_order(node: Any, order: Any) -> bool:
+    """Tell whether a permutation moves axes of one element only."""
+    moved = [axis % len(order) for axis in order]
+    kept = [axis for axis in moved if shape(node)[axis] != 1]
+    return kept == sorted(kept)
+
+
+def operands(node: Any, *values: Any) -> list[Any] | None:
+    """Return an op's operands in the type of its result, without the casts before them; None if one has no such form.
+
+    An fp32 result of halves that is only ever cast back to them is no end of an op: the cast is.
+    """
+    own = {kind(uncast(value)) for value in values}
+    behind = {kind(user) if called(user, "_to_copy") else None for user in node.users}
+    if kind(node) not in own and own == behind:
+        return None
+    found = [_in_kind(value, kind(node)) for value in values]
+    return None if kind(node) not in FLOATS or None in found else found
+
+
+def _in_kind(value: Any, wanted: DType | None) -> Any | None:
+    """Return the first of a chain of casts that is of a type."""
+    found = None
+    while True:
+        found = value if kind(value) is wanted else found
+        before = value.args[0] if called(value, "_to_copy", *COPIES) else value
+        if before is value or kind(before) not in {*FLOATS, DType.FP64}:
+            return found
+        value = before
+
+
 def inside_cast(node: Any) -> Any:
     """Return what a last cast between floating-point types was applied to: the op's own end, if it works in fp32."""
     is_cast = called(node, "_to_copy") and {kind(node), kind(node.args[0])} <= {*FLOATS, DType.FP64}
@@ -109,6 +152,11 @@ def flat(node: Any, cols: int | None = None) -> View:
 def shaped(node: Any) -> View:
     """Return how a case's output becomes a node's value: by its shape."""
     return View(node, (("reshape", shape(node)),))
+
+
+def extents(view: View) -> tuple[int, ...]:
+    """Return the extents of a value after its steps."""
+    return tuple(int(extent) for extent in view.applied(view.node.meta["val"]).shape)
 
 
 def rows_of(node: Any) -> int:
@@ -145,11 +193,50 @@ def halves(first: Any, second: Any) -> Any | None:
 
 def alternate(first: Any, second: Any) -> Any | None:
     """Return the value whose even and odd elements of the last axis these are, or None."""
+    pairs = [entry(node) for node in (first, second)]
+    if None not in pairs:
+        (one, low), (other, high) = (pair for pair in pairs if pair is not None)
+        return paired(one) if same(one, other) and (low, high) == (0, 1) else None
     parts = [_part(node) for node in (first, second)]
     if None in parts:
         return None
     (one, low, _, step), (other, start, _, other_step) = (part for part in parts if part is not None)
     return one if one is other and (low, step, start, other_step) == (0, 2, 1, 2) else None
+
+
+def whole_of(first: Any, second: Any) -> tuple[Any, bool] | None:
+    """Return what two parts are halves, or even and odd elements, of."""
+    if (whole := halves(first, second)) is not None:
+        return whole, False
+    whole = alternate(first, second)
+    return None if whole is None else (whole, True)
+
+
+def joined(node: Any) -> tuple[Any, Any, bool] | None:
+    """Return two parts put together as halves or, interleaved, as even and odd elements."""
+    if called(node, "cat") and len(node.args[0]) == 2 and is_last(node, argument(node, 1, "dim", 0)):
+        return *node.args[0], False
+    inner: Any = node.args[0] if called(node, *RESHAPES) else None
+    if called(inner, "stack") and len(inner.args[0]) == 2 and is_last(inner, argument(inner, 1, "dim", 0)):
+        return *inner.args[0], True
+    return None
+
+
+def entry(node: Any) -> tuple[Any, int] | None:
+    """Return a value and which entry of its last axis a node is: by `select`, or by `unbind`."""
+    if called(node, "select") and is_last(node.args[0], node.args[1]):
+        return node.args[0], node.args[2] % shape(node.args[0])[-1]
+    if called(node, "getitem") and called(node.args[0], "unbind"):
+        source = node.args[0].args[0]
+        return (source, node.args[1]) if is_last(source, argument(node.args[0], 1, "dim", 0)) else None
+    return None
+
+
+def paired(node: Any) -> Any | None:
+    """Return the value whose last axis was cut into pairs, or None."""
+    whole = node.args[0] if called(node, *RESHAPES) else None
+    is_cut = whole is not None and shape(node) == (*shape(whole)[:-1], shape(whole)[-1] // 2, 2)
+    return whole if is_cut else None
 
 
 def _part(node: Any) -> tuple[Any, int, int, int] | None:
@@ -165,10 +252,6 @@ def _part(node: Any) -> tuple[Any, int, int, int] | None:
             extents = [int(part.shape[-1]) for part in node.args[0].meta["val"]]
             start = sum(extents[: node.args[1]])
             return source, start, start + extents[node.args[1]], 1
-    if called(node, "select") and is_last(
-        node.args[0], node.args[1]
-    ):  # x.view(..., 2)[..., i]: handled by callers
-        return None
     return None
 
 

@@ -1,7 +1,7 @@
 """What the ops share whose sizes and reference come with a file, not an op: a user's module, a region of a model.
 
-Their inputs are drawn by our own distributions over the recorded sizes; `core/modules.py` says how a tensor's name
-tells what may be in it.
+Such an op is this file and a summary: it takes everything in `__all__`. Its inputs are drawn by our own distributions
+over the recorded sizes; `core/modules.py` says how a tensor's name tells what may be in it.
 """
 
 import random
@@ -16,6 +16,28 @@ from kernelwright.ops._draw import compute_class, draw, draw_weight, generator, 
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
+
+__all__ = (
+    "DTYPES",
+    "FIXED_CASES",
+    "NULL_EXCEPTIONS",
+    "REQUIRED_LAYOUTS",
+    "ROUNDED_INTERMEDIATES",
+    "case",
+    "depth",
+    "edge_cases",
+    "error_scale",
+    "exact_inputs",
+    "growth_cases",
+    "make_inputs",
+    "measured_scale",
+    "other_scalars",
+    "public_cases",
+    "reference",
+    "sample_case",
+    "special_inputs",
+    "work",
+)
 
 DTYPES = (DType.FP32, DType.FP16, DType.BF16)
 REQUIRED_LAYOUTS: tuple[Layout, ...] = ()

@@ -9,7 +9,7 @@ from kernelwright.core.case import Case, Compute, Distribution, DType, Layout, T
 from kernelwright.core.ports import BigCase, Match, View
 from kernelwright.core.roofline import Work
 from kernelwright.core.verdict import NullModel
-from kernelwright.ops._attention_forms import forms, is_causal, shared_heads
+from kernelwright.ops._attention_forms import forms, is_causal
 from kernelwright.ops._draw import (
     compute_class,
     declared_compute,
@@ -20,7 +20,7 @@ from kernelwright.ops._draw import (
     rounded,
     slices_beyond,
 )
-from kernelwright.ops._match import are_floats, kind, shape
+from kernelwright.ops._match import extents, kind, operands, shape, shaped
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -310,20 +310,27 @@ def recognise(node: Any) -> Match | None:
     found = forms(node)
     if found is None:
         return None
-    q, k, v, mask, is_causal_call, scale = found
+    query, keys, values, mask, is_causal_call, scale = found
     causal: bool | None = is_causal_call
-    if not are_floats(node, q, k, v) or {len(shape(each)) for each in (q, k, v)} != {4}:
+    nodes = operands(node, query, keys.node, values.node)
+    if nodes is None or len(shape(query)) not in (3, 4):
         return None
-    k, v = shared_heads(k), shared_heads(v)
-    batch, heads, seq, head_dim = shape(q)
-    kv_heads, kv_seq = shape(k)[1:3]
+    # Heads of all sequences in one batch are heads of one sequence.
+    joined = (("unsqueeze", (0,)),) if len(shape(query)) == 3 else ()
+    steps = ((), keys.steps, values.steps)
+    q, k, v = (View(one, own + joined) for one, own in zip(nodes, steps, strict=True))
+    if {len(extents(view)) for view in (q, k, v)} != {4}:
+        return None
+    batch, heads, seq, head_dim = extents(q)
+    kv_heads, kv_seq = extents(k)[1:3]
     if mask is not None and (causal := is_causal(mask, (seq, kv_seq))) is None:
         return None
     size = dict(zip(AXES, (batch, heads, kv_heads, seq, kv_seq, head_dim), strict=True))
     dtype = kind(node)
     is_legal = kv_seq and 8 <= head_dim <= 256 and not head_dim % 8 and not (causal and seq != kv_seq)
-    if not is_legal or dtype is None or shape(v) != shape(k) or shape(k)[0] != batch or heads % kv_heads:
+    is_one = extents(v) == extents(k) and extents(k)[0] == batch and extents(k)[3] == head_dim
+    if not is_legal or dtype is None or not is_one or not kv_heads or heads % kv_heads:
         return None
     made = case(size, dtype, {"causal": bool(causal), "scale": head_dim**-0.5 if scale is None else scale})
-    views = {"q": View(q), "k": View(k), "v": View(v)}
-    return Match(made, views, (View(node),), () if mask is None else mask.read)
+    out = shaped(node) if joined else View(node)
+    return Match(made, {"q": q, "k": k, "v": v}, (out,), () if mask is None else mask.read)

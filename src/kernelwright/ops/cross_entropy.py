@@ -1,5 +1,6 @@
 """Cross-entropy of rows of logits against labels, averaged over the rows that are not ignored."""
 
+import math
 import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from kernelwright.ops._draw import (
     rounded,
     slices_beyond,
 )
-from kernelwright.ops._match import are_floats, argument, called, is_last, kind, shape
+from kernelwright.ops._match import RESHAPES, are_floats, argument, called, is_last, kind, shape
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -232,25 +233,36 @@ def work(case: Case) -> Work:
 
 MEAN = 1
 """ATen's number for the reduction to the mean."""
+UNUSED = -100
+"""The framework's usual label of rows that do not count."""
 
 
 def recognise(node: Any) -> Match | None:
-    """Return the mean cross-entropy of class numbers: `cross_entropy_loss`, or `nll_loss` of a log-softmax."""
-    found = _called_loss(node) if called(node, "cross_entropy_loss") else _written_loss(node)
+    """Return the mean cross-entropy of class numbers: `cross_entropy_loss`, `nll_loss`, or a mean of what is picked."""
+    found = _called_loss(node) or _picked_loss(node) or _written_loss(node)
     if found is None:
         return None
     logits, labels, ignored = found
     dtype = kind(logits)
     if not are_floats(node, logits) or dtype is None or kind(labels) is not DType.INT64:
         return None
-    if len(shape(logits)) != 2 or shape(labels) != shape(logits)[:1]:
+    *before, vocab = shape(logits)
+    steps: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    if called(node, "cross_entropy_loss") and len(before) == 2:  # classes are the second axis
+        before, vocab, steps = [before[0], vocab], before[1], (("transpose", (1, 2)),)
+    if shape(labels) != tuple(before) or not before:
         return None
-    rows, vocab = shape(logits)
+    rows = math.prod(before)
+    if len(before) > 1:
+        steps += (("reshape", (rows, vocab)),)
     made = case({"rows": rows, "vocab": vocab}, dtype, {"ignore_index": ignored})
-    return Match(made, {"logits": View(logits), "labels": View(labels)}, (View(node),))
+    places = View(labels, (("reshape", (rows,)),) if len(before) > 1 else ())
+    return Match(made, {"logits": View(logits, steps), "labels": places}, (View(node),))
 
 
 def _called_loss(node: Any) -> tuple[Any, Any, int] | None:
+    if not called(node, "cross_entropy_loss"):
+        return None
     is_plain = argument(node, 2, "weight") is None and argument(node, 3, "reduction", MEAN) == MEAN
     if not is_plain or argument(node, 5, "label_smoothing", 0.0):
         return None
@@ -264,3 +276,33 @@ def _written_loss(node: Any) -> tuple[Any, Any, int] | None:
     if not called(likely, "log_softmax", "_log_softmax") or not is_last(likely, likely.args[1]):
         return None
     return (likely.args[0], labels, int(ignored)) if weight is None and reduction == MEAN else None
+
+
+def _picked_loss(node: Any) -> tuple[Any, Any, int] | None:
+    """Match the mean of -log_softmax(x)[label] or of logsumexp(x) - x[label]; no label can be left out there."""
+    mean, is_negated = (node.args[0], True) if called(node, "neg") else (node, False)
+    if not called(mean, "mean") or len(mean.args) > 1 or mean.kwargs:
+        return None
+    inner = mean.args[0]
+    while called(inner, "neg"):
+        inner, is_negated = inner.args[0], not is_negated
+    if not is_negated and called(inner, "sub") and called(inner.args[0], "logsumexp"):
+        total, found = inner.args[0], _picked(inner.args[1])
+        is_own = found is not None and found[0] is total.args[0] and is_last(total.args[0], total.args[1])
+        return (*found, UNUSED) if found is not None and is_own else None
+    found = _picked(inner) if is_negated else None
+    if found is None or not called(found[0], "log_softmax") or not is_last(found[0], found[0].args[1]):
+        return None
+    return found[0].args[0], found[1], UNUSED
+
+
+def _picked(node: Any) -> tuple[Any, Any] | None:
+    """Return values and the number of the one picked in each row; an index would take negative numbers as well."""
+    inner = node.args[0] if called(node, "squeeze", *RESHAPES) else node
+    if (
+        called(inner, "gather")
+        and is_last(inner.args[0], inner.args[1])
+        and called(inner.args[2], "unsqueeze")
+    ):
+        return inner.args[0], inner.args[2].args[0]
+    return None

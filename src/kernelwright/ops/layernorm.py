@@ -22,7 +22,6 @@ from kernelwright.ops._draw import (
     slices_beyond,
 )
 from kernelwright.ops._match import (
-    are_floats,
     argument,
     called,
     commuted,
@@ -31,6 +30,7 @@ from kernelwright.ops._match import (
     is_last,
     kind,
     number,
+    operands,
     rows_of,
     same,
     shape,
@@ -199,18 +199,21 @@ def work(case: Case) -> Work:
 
 
 def recognise(node: Any) -> Match | None:
-    """Return LayerNorm as `layer_norm` with weight and bias, or written out."""
-    found = _called_norm(node) if called(node, "layer_norm") else _written_norm(node)
-    if found is None:
+    """Return LayerNorm as `layer_norm` with weight and bias, or written out.
+
+    Where weights and input are of different types, what is computed between the casts is the op.
+    """
+    inner = inside_cast(node)
+    found = _called_norm(inner) if called(inner, "layer_norm") else _written_norm(inner)
+    values = None if found is None else operands(node, *found[:3])
+    if found is None or values is None:
         return None
-    x, weight, bias, eps = found
-    if not are_floats(node, x, weight, bias) or shape(node) != shape(x):
-        return None
-    if shape(weight) != shape(x)[-1:] or shape(bias) != shape(x)[-1:]:
+    x, weight, bias = values
+    if shape(node) != shape(x) or {shape(weight), shape(bias)} != {shape(x)[-1:]}:
         return None
     dtype = kind(node)
     assert dtype is not None
-    made = case({"rows": rows_of(x), "cols": shape(x)[-1]}, dtype, {"eps": eps})
+    made = case({"rows": rows_of(x), "cols": shape(x)[-1]}, dtype, {"eps": found[3]})
     return Match(made, {"x": flat(x), "weight": View(weight), "bias": View(bias)}, (shaped(node),))
 
 
@@ -228,11 +231,11 @@ def _called_norm(node: Any) -> tuple[Any, Any, Any, float] | None:
 
 def _written_norm(node: Any) -> tuple[Any, Any, Any, float] | None:
     """Return x, weight, bias and eps of `(x - mean) / sqrt(var + eps) * weight + bias`, casts anywhere in it."""
-    for bias, scaled in commuted(inside_cast(node), "add"):
+    for bias, scaled in commuted(node, "add"):
         for weight, normal in commuted(uncast(scaled), "mul"):
             found = _centred(uncast(normal))
             if found is not None:
-                return uncast(found[0]), uncast(weight), uncast(bias), found[1]
+                return found[0], weight, bias, found[1]
     return None
 
 

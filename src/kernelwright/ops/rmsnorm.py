@@ -19,7 +19,6 @@ from kernelwright.ops._draw import (
     slices_beyond,
 )
 from kernelwright.ops._match import (
-    are_floats,
     argument,
     called,
     commuted,
@@ -28,6 +27,7 @@ from kernelwright.ops._match import (
     is_last,
     kind,
     number,
+    operands,
     rows_of,
     shape,
     shaped,
@@ -181,17 +181,22 @@ FRAMEWORK_EPS = 2.0**-23
 
 
 def recognise(node: Any) -> Match | None:
-    """Return RMSNorm as `torch.rms_norm`, or as a product with the weight written out, upcast to fp32 or not."""
-    found = _called_norm(node) if called(node, "rms_norm") else _written_norm(node)
-    if found is None:
+    """Return RMSNorm as `torch.rms_norm`, or as a product with the weight written out, upcast to fp32 or not.
+
+    Where weight and input are of different types, what is computed between the casts is the op.
+    """
+    inner = inside_cast(node)
+    found = _called_norm(inner) if called(inner, "rms_norm") else _written_norm(inner)
+    values = None if found is None else operands(node, *found[:2])
+    if found is None or values is None:
         return None
-    x, weight, eps = found
-    if not are_floats(node, x, weight) or shape(node) != shape(x) or shape(weight) != shape(x)[-1:]:
+    x, weight = values
+    if shape(node) != shape(x) or shape(weight) != shape(x)[-1:]:
         return None
     dtype = kind(node)
     assert dtype is not None
     size = {"rows": rows_of(x), "cols": shape(x)[-1]}
-    made = case(size, dtype, {"eps": eps})
+    made = case(size, dtype, {"eps": found[2]})
     return Match(made, {"x": flat(x), "weight": View(weight)}, (shaped(node),))
 
 
@@ -207,7 +212,7 @@ def _called_norm(node: Any) -> tuple[Any, Any, float] | None:
 
 def _written_norm(node: Any) -> tuple[Any, Any, float] | None:
     """Return x, weight and eps of `weight * (x * rsqrt(mean(x^2) + eps))`, casts between floats anywhere in it."""
-    for weight, scaled in commuted(inside_cast(node), "mul"):
+    for weight, scaled in commuted(node, "mul"):
         scaled, pairs = uncast(scaled), []
         if called(scaled, "div"):
             pairs = [(scaled.args[0], scaled.args[1])] if called(scaled.args[1], "sqrt") else []
@@ -216,7 +221,7 @@ def _written_norm(node: Any) -> tuple[Any, Any, float] | None:
         for x, root in pairs:
             eps = _mean_square_eps(root.args[0], uncast(x))
             if eps is not None:
-                return uncast(x), uncast(weight), eps
+                return x, weight, eps
     return None
 
 

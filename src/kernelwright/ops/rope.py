@@ -22,20 +22,23 @@ from kernelwright.ops._draw import (
 from kernelwright.ops._match import (
     COPIES,
     RESHAPES,
-    alternate,
-    are_floats,
     argument,
     called,
     commuted,
+    entry,
+    extents,
     folded,
-    halves,
     inside_cast,
     is_last,
+    joined,
     kind,
     number,
+    operands,
     packet,
+    paired,
+    same,
     shape,
-    uncast,
+    whole_of,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +67,7 @@ EDGES = (
     (1, 2, 9, 6),
     (2, 7, 1, 128),
     (1, 3, 65, 256),
+    (2, 1, 17, 160),
     (0, 2, 4, 16),
     (1, 2, 0, 64),
 )
@@ -242,23 +246,23 @@ KEEPS_PAIRS = (
 
 
 def recognise(node: Any) -> Match | None:
-    """Return the rotation, written with the parts of each pair or with the vector turned by a right angle."""
-    found = _by_parts(inside_cast(node)) or _by_turned_vector(inside_cast(node))
-    if found is None:
+    """Return the rotation, written with the parts of each pair, the vector turned by a right angle, or complex numbers.
+
+    Where tables and input are of different types, what is computed between the casts is the op.
+    """
+    inner = inside_cast(node)
+    found = _by_parts(inner) or _by_turned_vector(inner) or _by_complex(inner)
+    values = None if found is None else operands(node, found[0], *(table.node for table in found[1]))
+    if found is None or values is None:
         return None
-    x, tables, interleaved, is_doubled = found
-    x = uncast(x)
-    if not are_floats(node, x) or len(shape(x)) != 4 or shape(x) != shape(node):
+    x, tables = values[0], [View(one, old.steps) for one, old in zip(values[1:], found[1], strict=True)]
+    _, _, interleaved, is_doubled = found
+    if len(shape(x)) != 4 or shape(x) != shape(node):
         return None
-    swaps = _seq_first(shape(x), shape(tables[0]))
-    views = [_table(uncast(table), x, swaps, interleaved, is_doubled) for table in tables]
+    swaps = _seq_first(shape(x), extents(tables[0]))
+    views = [_table(table, x, swaps, interleaved, is_doubled) for table in tables]
     dtype = kind(node)
-    if (
-        swaps is None
-        or None in views
-        or dtype is None
-        or not are_floats(x, *(view.node for view in views if view))
-    ):
+    if swaps is None or None in views or dtype is None:
         return None
     turned = (("transpose", (1, 2)),) if swaps else ()
     batch, heads, seq, head_dim = shape(x) if not swaps else (shape(x)[place] for place in (0, 2, 1, 3))
@@ -269,56 +273,64 @@ def recognise(node: Any) -> Match | None:
     return Match(case(size, dtype, {"interleaved": interleaved}), inputs, (View(node, turned),))
 
 
-def _source(first: Any, second: Any) -> tuple[Any, bool] | None:
-    """Return what two parts are halves, or even and odd elements, of."""
-    if (whole := halves(first, second)) is not None:
-        return whole, False
-    whole = alternate(first, second)
-    return None if whole is None else (whole, True)
+Found = tuple[Any, tuple[View, View], bool, bool]
+"""Node of x, both tables, whether pairs are interleaved, and whether a table has an entry per element."""
 
 
-def _joined(node: Any) -> tuple[Any, Any, bool] | None:
-    """Return two parts put together as halves or, interleaved, as even and odd elements."""
-    if called(node, "cat") and len(node.args[0]) == 2 and is_last(node, argument(node, 1, "dim", 0)):
-        return *node.args[0], False
-    inner: Any = node.args[0] if called(node, *RESHAPES) else None
-    if called(inner, "stack") and len(inner.args[0]) == 2 and is_last(inner, argument(inner, 1, "dim", 0)):
-        return *inner.args[0], True
-    return None
-
-
-def _by_parts(node: Any) -> tuple[Any, tuple[Any, Any], bool, bool] | None:
+def _by_parts(node: Any) -> Found | None:
     """Match (a cos - b sin, b cos + a sin) put together again."""
-    parts = _joined(node)
+    parts = joined(node)
     if parts is None or not called(parts[0], "sub") or not called(parts[1], "add"):
         return None
     kept, taken = parts[0].args[:2]
     for a, cos in commuted(kept, "mul"):
         for b, sin in commuted(taken, "mul"):
-            source = _source(a, b)
+            source = whole_of(a, b)
             if source is None or source[1] != parts[2]:
                 continue
             for left, right in commuted(parts[1], "add"):
-                if {cos, b} == set(_operands(left)) and {sin, a} == set(_operands(right)):
-                    return source[0], (cos, sin), parts[2], False
+                if _is_product(left, b, cos) and _is_product(right, a, sin):
+                    return source[0], (_entry(cos), _entry(sin)), parts[2], False
     return None
 
 
-def _operands(node: Any) -> tuple[Any, ...]:
-    return tuple(node.args[:2]) if called(node, "mul") else ()
+def _is_product(node: Any, first: Any, second: Any) -> bool:
+    return any(same(one, first) and same(other, second) for one, other in commuted(node, "mul"))
 
 
-def _by_turned_vector(node: Any) -> tuple[Any, tuple[Any, Any], bool, bool] | None:
+def _entry(table: Any) -> View:
+    """Return a table, which may be one of two that lie side by side."""
+    found = entry(table)
+    return View(table) if found is None else View(found[0], (("select", (-1, found[1])),))
+
+
+def _by_complex(node: Any) -> Found | None:
+    """Match pairs as complex numbers, multiplied by a table of them; `model/capture` gives that table real parts."""
+    turned: Any = node.args[0] if called(node, *RESHAPES) else None
+    for pairs, table in commuted(turned.args[0], "mul") if called(turned, "view_as_real") else ():
+        if called(pairs, "view_as_complex") and called(table, "view_as_complex"):
+            x, parts = paired(pairs.args[0]), table.args[0]
+            if x is not None and shape(x) == shape(node):
+                return (
+                    x,
+                    (View(parts, (("select", (-1, 0)),)), View(parts, (("select", (-1, 1)),))),
+                    True,
+                    False,
+                )
+    return None
+
+
+def _by_turned_vector(node: Any) -> Found | None:
     """Match x cos + turned(x) sin, where turned(x) is (-b, a) put together."""
     for straight, across in commuted(node, "add"):
         for turned, sin in commuted(across, "mul"):
-            parts = _joined(turned)
+            parts = joined(turned)
             if parts is None or not called(parts[0], "neg"):
                 continue
-            source = _source(parts[1], parts[0].args[0])
+            source = whole_of(parts[1], parts[0].args[0])
             for x, cos in commuted(straight, "mul"):
                 if source is not None and source == (x, parts[2]):
-                    return x, (cos, sin), parts[2], True
+                    return x, (View(cos), View(sin)), parts[2], True
     return None
 
 
@@ -332,16 +344,21 @@ def _seq_first(extents: tuple[int, ...], table: tuple[int, ...]) -> bool | None:
     return True if padded[2] == 1 and padded[1] == extents[1] else None
 
 
-def _table(node: Any, x: Any, swaps: bool | None, interleaved: bool, is_doubled: bool) -> View | None:
-    """Return cos or sin as positions by pairs; a table with an entry per element must be proven to repeat itself."""
-    half, seq = shape(x)[-1] // 2, shape(x)[1 if swaps else 2]
+def _table(table: View, x: Any, swaps: bool | None, interleaved: bool, is_doubled: bool) -> View | None:
+    """Return cos or sin as positions by pairs; a table with an entry per element must be proven to repeat itself.
+
+    Every other element of a table is copied together: it is small, and kernels read it as rows.
+    """
+    half, seq, cols = shape(x)[-1] // 2, shape(x)[1 if swaps else 2], extents(table)[-1]
+    rows, gathered = ("reshape", (seq, half)), ("contiguous", ())
     if not is_doubled:
-        return View(node, (("reshape", (seq, half)),)) if shape(node)[-1] == half else None
-    if shape(node)[-1] != 2 * half or not _repeats(node, interleaved):
+        steps = (*table.steps, rows, gathered) if table.steps else (rows,)
+        return View(table.node, steps) if cols == half else None
+    if cols != 2 * half or not _repeats(table.node, interleaved):
         return None
     if interleaved:
-        return View(node, (("reshape", (seq, half, 2)), ("select", (2, 0))))
-    return View(node, (("narrow", (-1, 0, half)), ("reshape", (seq, half))))
+        return View(table.node, (("reshape", (seq, half, 2)), ("select", (2, 0)), gathered))
+    return View(table.node, (("narrow", (-1, 0, half)), rows))
 
 
 def _repeats(node: Any, interleaved: bool) -> bool:
@@ -353,7 +370,7 @@ def _repeats(node: Any, interleaved: bool) -> bool:
             (known[..., 0::2], known[..., 1::2]) if interleaved else (known[..., :half], known[..., half:])
         )
         return bool(parts[0].equal(parts[1]))
-    while (made := _joined(node)) is None:
+    while (made := joined(node)) is None:
         is_scaled = called(node, "mul") and number(node.args[1]) is not None
         is_outer_part = called(node, "slice", "select") and not is_last(
             node.args[0], argument(node, 1, "dim", 0)

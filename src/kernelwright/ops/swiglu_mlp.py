@@ -24,6 +24,7 @@ from kernelwright.ops._match import (
     argument,
     called,
     commuted,
+    extents,
     flat,
     halves,
     kind,
@@ -235,21 +236,24 @@ def recognise(node: Any) -> Match | None:
     return None
 
 
-def _match(node: Any, found: "tuple[Any, View, View]", down: Any) -> Match | None:
+def _match(node: Any, found: tuple[Any, View, View], down: View) -> Match | None:
     x, gate, up = found
-    k, n = shape(x)[-1], shape(down)[-1]
+    k, n = shape(x)[-1], extents(down)[-1]
     dtype = kind(node)
-    if not are_floats(node, x, gate.node, up.node, down) or dtype is None or shape(down) != (k, n):
+    if not are_floats(node, x, gate.node, up.node, down.node) or dtype is None or extents(down) != (k, n):
         return None
-    inputs = {"x": flat(x), "gate": gate, "up": up, "down": View(down)}
+    inputs = {"x": flat(x), "gate": gate, "up": up, "down": down}
     return Match(case({"m": rows_of(x), "k": k, "n": n}, dtype), inputs, (shaped(node),))
 
 
-def _linear(node: Any) -> tuple[Any, Any] | None:
-    """Return input and weight of a product without bias."""
-    if not called(node, "linear") or argument(node, 2, "bias") is not None:
+def _linear(node: Any) -> tuple[Any, View] | None:
+    """Return input and weight, outputs by inputs, of a product without bias."""
+    if called(node, "linear") and argument(node, 2, "bias") is None:
+        return node.args[0], View(node.args[1])
+    if not called(node, "matmul", "mm") or len(shape(node.args[1])) != 2:
         return None
-    return node.args[0], node.args[1]
+    weight = node.args[1]
+    return node.args[0], View(weight.args[0]) if called(weight, "t") else View(weight, (("t", ()),))
 
 
 def _silu_of(node: Any) -> Any | None:
@@ -262,20 +266,25 @@ def _silu_of(node: Any) -> Any | None:
     return None
 
 
-def _separate(gate: Any, up: Any) -> "tuple[Any, View, View] | None":
+def _separate(gate: Any, up: Any) -> tuple[Any, View, View] | None:
     first, second = _linear(gate), _linear(up)
-    if first is None or second is None or first[0] is not second[0] or shape(first[1]) != shape(second[1]):
+    if (
+        first is None
+        or second is None
+        or first[0] is not second[0]
+        or extents(first[1]) != extents(second[1])
+    ):
         return None
-    return first[0], View(first[1]), View(second[1])
+    return first[0], first[1], second[1]
 
 
-def _merged(gate: Any, up: Any) -> "tuple[Any, View, View] | None":
+def _merged(gate: Any, up: Any) -> tuple[Any, View, View] | None:
     """Return x and both halves of the one weight."""
     for first, second, place in ((gate, up, 0), (up, gate, 1)):
         both = halves(first, second)
         whole = _linear(both) if both is not None else None
         if whole is not None:
-            n = shape(whole[1])[0] // 2
-            lower, upper = (View(whole[1], (("narrow", (0, start, n)),)) for start in (0, n))
+            weight, n = whole[1], extents(whole[1])[0] // 2
+            lower, upper = (View(weight.node, (*weight.steps, ("narrow", (0, at, n)))) for at in (0, n))
             return whole[0], *((lower, upper) if place == 0 else (upper, lower))
     return None
