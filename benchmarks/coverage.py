@@ -1,16 +1,25 @@
-"""How much of a model's time we have names for: known ops, fusions found in its graph, and what is left alone.
+"""How much of a model's time we have names for, and kernels: known ops, fusions, what is replaced, what is left alone.
 
     python -m benchmarks.coverage
 
 From the root of the repository: the zoo is the tests'. Every model of tests/cpu/model_zoo.py and of examples/models is
 captured on a CPU with one thread, nothing compiled. Shares are of the captured graph's time; the rest is what its marks
 do not account for, of either sign.
+
+Replaced is the part of the known ops whose kernels really run in the model. The rules:
+1. The op has a C++ seed. It is built for the region's own case by the judge's builder, in its sandbox, with the seed's
+   first parameters. Nothing was searched for: that it is faster is not claimed here.
+2. All of a model's seeds are spliced at once by `model/splice.compiled_with`, and the model is called on every set.
+3. A region counts if its kernel was called at its sites and no guard or refusal of the seed ever sent a call back to
+   the original. One fallback, and none of the region's time counts.
+4. The model's answer must be the original's to 1e-4 of its norm, or nothing counts.
 """
 
 import argparse
 import json
 import os
 import platform
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +28,19 @@ import torch
 from tests.cpu import model_zoo as zoo
 
 from kernelwright.core.account import Kind
-from kernelwright.core.messages.model import ModelProfiled, ProfileModel
+from kernelwright.core.candidate import Origin
+from kernelwright.core.case import Case
+from kernelwright.core.frozen import digest
+from kernelwright.core.messages.model import ModelProfiled, ProfileModel, Winner
+from kernelwright.core.verdict import Status
 from kernelwright.engine.app import versions
+from kernelwright.engine.seeds import seed
 from kernelwright.hardware.detect import usable_cores
+from kernelwright.judge.builds import Builds
 from kernelwright.model.load import Loaded, load, loaded_from
 from kernelwright.model.profile import profile
+from kernelwright.model.splice import compiled_with
+from kernelwright.model.tally import Tally
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "coverage.json"
@@ -31,6 +48,8 @@ ZOO = (
     *(zoo.llama, zoo.qwen2, zoo.phi3, zoo.mixtral, zoo.gpt2, zoo.gptj, zoo.bert, zoo.t5, zoo.vit),
     zoo.whisper_encoder,
 )
+BACKEND = "cpp"
+CLOSE = 1e-4
 EXAMPLES = ("llama", "gpt2", "bert", "recommender")
 
 
@@ -45,6 +64,54 @@ def models() -> dict[str, Callable[[], Loaded]]:
         spec = f"{ROOT}/examples/models/{name}.py:build"
         found[f"examples/models/{name}.py"] = lambda spec=spec: load(spec)  # type: ignore[misc]
     return found
+
+
+class Seeds:
+    """The C++ seeds, built for cases as the judge builds them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.builds = Builds(folder / "cache", folder, usable_cores())
+
+    def winner(self, case: Case) -> Winner | None:
+        """Return the seed of a case's op as a kernel to be put into a model; None if there is none that builds."""
+        candidate = seed(case.op, BACKEND, Origin.AUTHOR)
+        if candidate is None:
+            return None
+        result, artefact = self.builds.get(candidate, candidate.values_for(case.hash))
+        if result.status is not Status.ACCEPTED or artefact is None:
+            return None
+        return Winner(
+            problem_hash=case.hash,
+            candidate_hash=candidate.hash,
+            backend=BACKEND,
+            case=case,
+            artefact=str(artefact),
+            artefact_hash=digest(artefact.read_bytes()),
+        )
+
+
+def replaced(loaded: Loaded, found: ModelProfiled, seeds: Seeds) -> dict[str, object]:
+    """Return what part of a model's time seeds really take over, by the rules above."""
+    cases = {one.case.hash: one.case for one in found.regions if one.kind is Kind.OP and one.case is not None}
+    winners = [winner for case in cases.values() if (winner := seeds.winner(case)) is not None]
+    tally, worst = Tally(), 0.0
+    torch._dynamo.reset()
+    with loaded.calling():
+        compiled = compiled_with(loaded.module, winners, tally)
+        for one in loaded.sets:
+            expected, answer = (zoo.first(one.make(0).call(way)) for way in (loaded.module, compiled))
+            distance = (answer.double() - expected.double()).norm() / expected.double().norm()
+            worst = max(worst, float(distance))
+    torch._dynamo.reset()
+    ran = {key for key, one in tally.winners.items() if one.calls and not one.fallbacks.total()}
+    own_us = sum(one.captured_us for one in found.regions if one.kind is Kind.OP and one.case.hash in ran)
+    is_right = worst <= CLOSE
+    return {
+        "replaced": own_us / found.captured.total_us if is_right else 0.0,
+        "replaced_cases": f"{len(ran) if is_right else 0} of {len(cases)}",
+        "fallbacks": {one.label: dict(one.fallbacks) for one in tally.winners.values() if one.fallbacks},
+        "distance": worst,
+    }
 
 
 def row_of(name: str, found: ModelProfiled) -> dict[str, object]:
@@ -78,7 +145,7 @@ def save(rows: dict[str, dict[str, object]]) -> None:
     }
     text = json.dumps(head | {"rows": [rows[name] for name in models() if name in rows]}, indent=1)
     RESULTS.write_text(
-        json.dumps(json.loads(text, parse_float=lambda n: round(float(n), 4)), indent=1) + "\n"
+        json.dumps(json.loads(text, parse_float=lambda n: float(f"{float(n):.4g}")), indent=1) + "\n"
     )
 
 
@@ -90,6 +157,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", default=[], help="a part of its name; may be repeated")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    seeds = Seeds(Path(tempfile.mkdtemp(prefix="coverage-")))
     rows: dict[str, dict[str, object]] = {}
     if RESULTS.exists():
         rows = {row["model"]: row for row in json.loads(RESULTS.read_text())["rows"]}
@@ -98,9 +166,11 @@ def main() -> None:
             continue
         loaded = build()
         request = ProfileModel(spec=loaded.spec, threads=1, with_compiled=False)
-        rows[name] = row_of(name, profile(loaded, request, lambda _: None))
+        found = profile(loaded, request, lambda _: None)
+        rows[name] = row_of(name, found) | replaced(loaded, found, seeds)
         save(rows)
         print(json.dumps(rows[name]), flush=True)
+    seeds.builds.close()
 
 
 if __name__ == "__main__":

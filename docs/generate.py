@@ -19,22 +19,47 @@ from typing import Any
 import typer
 from pydantic import BaseModel
 
-from kernelwright.cli import backends, doctor, extract, journal, judge, ops, optimize, profile, show, version
+from kernelwright.cli import (
+    apply,
+    backends,
+    doctor,
+    extract,
+    journal,
+    judge,
+    ops,
+    optimize,
+    playbook,
+    profile,
+    show,
+    verify,
+    version,
+)
 from kernelwright.cli.main import build_app
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core import plugins, verdict
 from kernelwright.core.config import RunConfig
 from kernelwright.core.frozen import digest
 from kernelwright.core.problem import Problem
+from kernelwright.core.technique import Bottleneck, Tier
 from kernelwright.report.catalogue import op_rows
+from kernelwright.store.playbook import read_playbook
 
 ROOT = Path(__file__).parents[1]
-FILES = ("README.md", "docs/cli.md", "docs/vocabulary.md", "docs/measured.md", "docs/judging.md")
+FILES = (
+    "README.md",
+    "docs/cli.md",
+    "docs/vocabulary.md",
+    "docs/measured.md",
+    "docs/judging.md",
+    "docs/playbook.md",
+)
 LANGUAGES = ("cpp", "triton", "cuda", "eager", "compiled")
 ANSWERS: dict[str, type[BaseModel]] = {
     "optimize": optimize.OptimizeAnswer,
     "profile": profile.ProfileAnswer,
     "extract": extract.ExtractAnswer,
+    "apply": apply.ApplyAnswer,
+    "verify": verify.VerifyAnswer,
     "judge": judge.JudgeAnswer,
     "doctor": doctor.DoctorAnswer,
     "show": show.ShowAnswer,
@@ -42,6 +67,7 @@ ANSWERS: dict[str, type[BaseModel]] = {
     "journal events": journal.EventsAnswer,
     "ops": ops.OpsAnswer,
     "backends": backends.BackendsAnswer,
+    "playbook": playbook.PlaybookAnswer,
     "version": version.VersionAnswer,
 }
 
@@ -225,7 +251,8 @@ def build_times() -> str:
 def coverage() -> str:
     """Return, per model, the shares of its time that have a name."""
     found = json.loads((ROOT / "benchmarks/results/coverage.json").read_text())
-    columns = {"op": "known op", "fusion": "fusion", "alone": "left alone", "gaps": "gaps", "rest": "rest"}
+    columns = {"op": "known op", "replaced": "of it replaced", "fusion": "fusion", "alone": "left alone"}
+    columns |= {"gaps": "gaps", "rest": "rest"}
 
     def cells(row: dict[str, Any]) -> list[str]:
         times = [f"{row[key] / 1e3:.2f}" for key in ("total_us", "low_us", "high_us")]
@@ -238,7 +265,34 @@ def coverage() -> str:
     return f"{words}\n\n{table(head, [cells(row) for row in found['rows']])}"
 
 
+def cards() -> str:
+    """Return the cards of the playbook, one table per tier."""
+    parts = []
+    titles = dict(zip(Tier, members(Tier), strict=True))
+    for tier in Tier:
+        rows = [
+            [
+                f"[`{card.name}`](../src/kernelwright/playbook/{card.name}.md)",
+                card.title,
+                ", ".join(card.bottlenecks),
+                ", ".join(card.backends) or "any",
+                ", ".join(card.ops) or "any",
+                ", ".join(card.archs) or "any",
+                f"{card.gain.factors}, {card.gain.basis.value}",
+                f"`{card.move}`" if card.move else "",
+            ]
+            for card in read_playbook()
+            if card.tier is tier
+        ]
+        head = ["card", "what", "against", "backends", "ops", "hardware", "gain", "move"]
+        name = tier.name.lower().replace("_", " ")
+        parts.append(f"### Tier {int(tier)}: {name}\n\n{titles[tier][1]}\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "cards": cards,
+    "bottlenecks": lambda: table(["bottleneck", "meaning"], members(Bottleneck)),
     "coverage": coverage,
     "board": board_chart,
     "builds": build_times,

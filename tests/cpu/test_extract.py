@@ -22,10 +22,10 @@ from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.user_module import PREFIX, UserModule
 from kernelwright.model.capture import capture
 from kernelwright.model.extract import choose, chosen_sites, extract, extracted, values
+from kernelwright.model.extract import problems as model_problems
 from kernelwright.model.fusion import fusions, reach
 from kernelwright.model.graph import OP, loaded_text
 from kernelwright.model.load import Loaded
-from kernelwright.model.trace import trace
 from kernelwright.ops._draw import torch_dtype
 from tests.cpu import model_zoo as zoo
 
@@ -249,7 +249,7 @@ def test_what_is_chosen_is_disjoint_and_nothing_that_fits_is_left_out(
         assert place in chosen or not nodes or nodes & set(taken)
 
 
-def test_a_trace_offers_the_norms_with_their_share_and_names_breaks() -> None:
+def test_the_same_region_on_both_sides_of_a_break_is_one_problem_and_the_break_is_named() -> None:
     class Cut(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -260,9 +260,8 @@ def test_a_trace_offers_the_norms_with_their_share_and_names_breaks() -> None:
             return h if h.sum() > 1e9 else self.norm(h)
 
     model = Cut().eval()
-    found = trace(Loaded("cut", model, lambda number: (torch.full((4, 8, 64), 1.0 + number),)))
-    assert [(region.case.op, region.count) for region in found.regions] == [("rmsnorm", 3)]
-    assert 0 < found.regions[0].share < 1
+    found = model_problems(Loaded("cut", model, lambda number: (torch.full((4, 8, 64), 1.0 + number),)))
+    assert [(one.op, one.count) for one in found.problems if one.op != OP] == [("rmsnorm", 3)]
     assert (found.graphs, len(found.breaks)) == (2, 1)
     assert found.breaks[0].where.startswith(__file__)
 

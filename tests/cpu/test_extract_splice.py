@@ -101,6 +101,31 @@ def test_the_seeds_of_all_nine_ops_go_back_into_a_model(tmp_path: Path) -> None:
         assert float((answer.double() - exact).norm() / exact.norm()) < 1e-5
 
 
+def test_an_output_lies_in_memory_as_the_next_kernel_expects_it(tmp_path: Path) -> None:
+    class Turned(nn.Module):
+        """Pointwise work keeps the order of its input's axes in memory: heads behind positions."""
+
+        def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+            heads = x.view(2, 16, 4, 16).transpose(1, 2)
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)
+            turned = heads * cos + torch.cat((-heads[..., 8:], heads[..., :8]), -1) * sin
+            mixed = F.scaled_dot_product_attention(turned, turned, heads, is_causal=True)
+            return mixed.transpose(1, 2).reshape(2, 16, 64)
+
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 16, 64), torch.randn(16, 8), torch.randn(16, 8)
+    with torch.no_grad():
+        found = extract(capture(Turned(), inputs), with_fusions=False)
+        cases = {one.op: one.case for one in found}
+        strides = {op: [spec.strides for spec in case.outputs] for op, case in cases.items()}
+        assert strides == {"rope": [(1024, 16, 64, 1)], "attention": [(1024, 16, 64, 1)]}
+        tally = Tally()
+        compiled = compiled_with(Turned(), [winner(case, tmp_path / op) for op, case in cases.items()], tally)
+        answer, expected = compiled(*inputs), Turned()(*inputs)
+    assert (tally.spliced, tally.fallbacks) == (2, 0)
+    assert float((answer - expected).norm() / expected.norm()) < 1e-5
+
+
 def test_a_gradient_is_never_lost_to_a_spliced_kernel(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x = nn.RMSNorm(64, eps=1e-6), torch.randn(8, 64)

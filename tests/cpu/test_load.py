@@ -24,7 +24,7 @@ from kernelwright.core.errors import (
     OutOfMemory,
     PackageMissing,
 )
-from kernelwright.core.messages.model import TraceModel
+from kernelwright.core.messages.model import ExtractModel
 from kernelwright.core.model_spec import ModelMode, ModelOptions, parse_input
 from kernelwright.engine.service import ask_model
 from kernelwright.model.arguments import Arguments, InputSet
@@ -474,7 +474,7 @@ def test_the_model_process_relays_the_mistake(
     spec: str, given: ModelOptions, kind: type[KernelwrightError], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(kind) as raised:
-        ask_model(TraceModel(spec=spec, options=given, threads=1), lambda _: None)
+        ask_model(ExtractModel(spec=spec, options=given, threads=1), lambda _: None)
     one_line(raised.value, repr(spec), *words)
 
 

@@ -6,21 +6,24 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch._inductor import config
+from torch.autograd import DeviceType
 
 from kernelwright.cli.profile import ProfileAnswer, _print, bar
 from kernelwright.core.account import LARGEST_REST, Kind
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
-from kernelwright.model.capture import backend
+from kernelwright.model.capture import backend, capture
 from kernelwright.model.compiled_account import Block, CompiledAccount
-from kernelwright.model.inductor import Kernel, KernelTime, matched, profiled
+from kernelwright.model.inductor import Kernel, KernelTime, kernel_times, matched, profiled
 from kernelwright.model.load import Loaded, load, loaded_from
-from kernelwright.model.marks import Watch, marked_times
+from kernelwright.model.marks import CALL, PREFIX, Watch, busy_us, device_us, marked_times
+from kernelwright.model.partition import flops
 from kernelwright.model.profile import profile
 from tests.cpu import model_zoo as zoo
 
@@ -213,6 +216,63 @@ def test_a_fused_kernel_is_shared_out_as_its_operations_share_the_captured_time(
     assert rows == pytest.approx([6.0, 2.0, 4.0]), "half the weight of twice the time beside the profile"
     assert (stray, account.busy_us, account.is_estimated) == (0, pytest.approx(12.0), False)
     assert (account.kernels, account.linked) == (2, 2)
+
+
+def test_what_a_gpu_does_outside_compiled_graphs_is_the_rest() -> None:
+    account = CompiledAccount(
+        [(Kernel("triton_fused_a_0", frozenset("a")),)], [{"a": {0: 1.0}}], [1.0], [0.0]
+    )
+    call = [KernelTime("triton_fused_a_0", 30.0)]
+    account.add([Block([call], calls=1, plain_us=100.0, busy_us=50.0)] * 4, total_us=200.0, weight=0.5)
+    rows, stray = account.shared_out()
+    assert (rows, stray) == ([pytest.approx(30.0)], pytest.approx(20.0))
+    assert account.busy_us == pytest.approx(50.0)
+
+
+def span(name: str, start: float, end: float, device: DeviceType, **more: Any) -> SimpleNamespace:
+    """Return an event such as torch.profiler gives."""
+    more = {"kernels": [], "cpu_children": [], "is_user_annotation": False, **more}
+    return SimpleNamespace(
+        name=name, time_range=SimpleNamespace(start=start, end=end), device_type=device, **more
+    )
+
+
+def test_kernels_of_a_gpu_are_counted_once_and_marks_drawn_there_are_none() -> None:
+    mark = f"{PREFIX}|0|mm|"
+    inner = span("aten::mm", 1, 2, DeviceType.CPU, kernels=[SimpleNamespace(name="gemm", duration=7.0)])
+    outer = span(
+        mark,
+        0,
+        3,
+        DeviceType.CPU,
+        cpu_children=[inner],
+        kernels=[SimpleNamespace(name=mark, duration=90.0), SimpleNamespace(name="copy", duration=2.0)],
+    )
+    assert device_us(outer) == 9.0
+    on_gpu = [
+        span("gemm", 10, 17, DeviceType.CUDA),
+        span("copy", 15, 20, DeviceType.CUDA),
+        span(mark, 10, 90, DeviceType.CUDA, is_user_annotation=True),
+        span(f"{CALL} f1 ##", 5, 95, DeviceType.CUDA),
+        span("Memset (Device)", 30, 31, DeviceType.CUDA),
+    ]
+    assert marked_times([outer, inner, *on_gpu], on_gpu=True) == {(0, "mm"): 9.0}
+    assert busy_us([outer, inner, *on_gpu]) == 11.0
+    call = span(
+        f"{CALL} f1 ##", 0, 9, DeviceType.CPU, cpu_children=[span("cudaMalloc", 0, 1, DeviceType.CPU), inner]
+    )
+    assert kernel_times([call], on_gpu=True) == [[KernelTime("aten::mm", 7.0)]]
+
+
+def test_the_work_of_attention_with_shared_heads_is_counted() -> None:
+    class Grouped(torch.nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return F.scaled_dot_product_attention(q, k, k, mask, enable_gqa=True)
+
+    given = torch.randn(2, 4, 16, 8), torch.randn(2, 2, 32, 8), torch.randn(16, 32)
+    with torch.inference_mode():
+        found = flops(capture(Grouped(), given).graphs)
+    assert sum(found.values()) == 4 * (2 * 4) * 16 * 32 * 8
 
 
 def test_kernels_nobody_can_tell_are_shared_out_like_the_captured_time_and_said_to_be() -> None:

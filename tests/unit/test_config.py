@@ -30,6 +30,10 @@ def test_flags_beat_the_file_and_the_file_beats_the_defaults():
 SETTINGS = {
     "model": st.sampled_from(("a.py:f", "b.py:g")),
     "backend": st.sampled_from(("auto", "cpp", "triton")),
+    "against": st.sampled_from(("compiled", "eager")),
+    "top": st.integers(1, 1000),
+    "rest": st.sampled_from(("eager", "inductor")),
+    "target_speedup": st.floats(0.5, 100),
     "threads": st.integers(0, 64),
     "max_pairs": st.integers(1, 400),
     "alpha": st.floats(1e-6, 0.5),

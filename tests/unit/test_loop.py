@@ -1,4 +1,4 @@
-"""The loop's own decisions, against a judge that answers from a table: audits, lost titles, confirmation."""
+"""The loop's own decisions, against a judge that answers from a table: baselines, audits, lost titles, confirmation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.core.candidate import Candidate
+from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.config import RunConfig
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.events import Body, Decided, ProblemFound, RunEnded
 from kernelwright.core.messages.judge import Disqualified
-from kernelwright.core.messages.model import FoundRegion, ModelTraced
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Comparison, Evaluation, Outcome, Profile, Stage, Status
 from kernelwright.engine import gate, loop
 from kernelwright.engine.loop import Run
+from kernelwright.engine.seeds import compiled_baseline, seed
 
 SPREAD = 1.02
 """Half width of every interval, as a factor."""
@@ -32,13 +33,17 @@ class TableJudge:
     """Ratio by incumbent and challenger where it is not the true one."""
     fails_when_timed: set[str] = field(default_factory=set)
     fails_ship: set[str] = field(default_factory=set)
+    fails: set[str] = field(default_factory=set)
     asked: list[tuple[str, str, bool]] = field(default_factory=list)
     """Incumbent, challenger, and whether it was a confirmation."""
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         is_bad = profile is Profile.SHIP and candidate.hash in self.fails_ship
-        failed = Stage.SANITIZER if is_bad else None
-        return self.make.evaluation(candidate, problem, failed=failed, profile=profile)
+        failed = Stage.SANITIZER if is_bad else Stage.SMOKE if candidate.hash in self.fails else None
+        timing = (
+            {} if failed else {"timing": self.make.timing(problem, self.times_us.get(candidate.hash, 10.0))}
+        )
+        return self.make.evaluation(candidate, problem, failed=failed, profile=profile, **timing)
 
     def compare(
         self,
@@ -260,8 +265,94 @@ def test_an_unfair_clock_ends_the_run_with_its_reason_in_the_journal(story: Stor
         raise error
 
     story.judge.compare = unfair
-    region = FoundRegion(case=story.problem.cases[0], count=1, share=1.0)
-    traced = ModelTraced(regions=(region,), forward_us=100.0, graphs=1)
     with pytest.raises(UnfairClock):
-        loop.optimize(story.run, story.judge, traced)
+        loop.optimize(story.run, story.judge, [story.problem])
     assert story.events[-1] == RunEnded(reason=str(error))
+
+
+@dataclass
+class Match:
+    """A search with the real seeds, whose times a test makes up."""
+
+    run: Run
+    judge: TableJudge
+    problem: Problem
+    eager: Candidate
+    compiled: Candidate
+    seed: Candidate
+
+    def play(self, eager: float, compiled: float, seed: float) -> list[str]:
+        """Search and confirm; return the backends that hold a title, the baseline first."""
+        times = {self.eager.hash: eager, self.compiled.hash: compiled, self.seed.hash: seed}
+        self.judge.times_us |= times
+        if loop.search(self.run, self.judge, self.problem):
+            loop.confirm(self.run, self.judge, self.problem)
+        return [self._name(key) for key in self.run.tree.titles.get(self.problem.hash, [])]
+
+    @property
+    def asked(self) -> list[tuple[str, str, bool]]:
+        """Return the comparisons that were asked for."""
+        return [(self._name(old), self._name(new), confirm) for old, new, confirm in self.judge.asked]
+
+    def _name(self, key: str) -> str:
+        return self.run.tree.nodes[self.problem.hash, key].candidate.backend
+
+
+@pytest.fixture(params=[DeviceKind.CPU, DeviceKind.CUDA])
+def match(request: pytest.FixtureRequest, make, tmp_path: Path) -> Match:
+    problem = make.problem(device=make.device(kind=request.param))
+    tree, judge = Tree(), TableJudge(make, {})
+
+    def record(bodies: Sequence[Body]) -> None:
+        for body in bodies:
+            tree.apply(body)
+
+    run = Run(RunConfig(model="m.py:build"), problem.device, 1, tmp_path, record, tree, lambda _: None)
+    record([ProblemFound(problem=problem)])
+    eager, cpp = seed("rmsnorm", "eager", Origin.BASELINE), seed("rmsnorm", "cpp", Origin.AUTHOR)
+    return Match(run, judge, problem, eager, compiled_baseline(problem, 1), cpp)
+
+
+def test_a_seed_that_beats_eager_but_not_torch_compile_is_not_kept(match: Match) -> None:
+    assert match.play(eager=100, compiled=50, seed=70) == ["compiled"]
+    assert ("compiled", "cpp", False) in match.asked
+
+
+def test_the_best_is_confirmed_against_the_faster_baseline_and_proven_against_the_other(match: Match) -> None:
+    assert match.play(eager=100, compiled=80, seed=50) == ["compiled", "cpp"]
+    assert match.asked[-1] == ("compiled", "cpp", True)
+    assert ("eager", "cpp", False) in match.asked
+    assert match.run.tree.nodes[match.problem.hash, match.eager.hash].decision.kept is False
+
+
+def test_a_slower_torch_compile_is_raced_too_before_anything_is_confirmed(match: Match) -> None:
+    assert match.play(eager=80, compiled=100, seed=50) == ["eager", "cpp"]
+    assert match.asked[-2:] == [("compiled", "cpp", False), ("eager", "cpp", True)]
+
+
+def test_a_baseline_far_behind_the_other_is_out_of_the_question(match: Match) -> None:
+    assert match.play(eager=80, compiled=200, seed=50) == ["eager", "cpp"]
+    assert ("compiled", "cpp", False) not in match.asked
+
+
+def test_on_a_cpu_torch_compile_is_not_built_for_a_seed_that_loses_to_eager(match: Match) -> None:
+    assert match.play(eager=50, compiled=100, seed=70) == ["eager"]
+    was_judged = (match.problem.hash, match.compiled.hash) in match.run.tree.nodes
+    assert was_judged == (match.problem.device.kind is not DeviceKind.CPU)
+
+
+def test_a_torch_compile_that_fails_its_stages_is_no_baseline(match: Match) -> None:
+    match.judge.fails = {match.compiled.hash}
+    assert match.play(eager=80, compiled=10, seed=50) == ["eager", "cpp"]
+    assert all("compiled" not in pair for pair in match.asked)
+
+
+def test_a_problem_without_an_accepted_baseline_is_left_alone(match: Match) -> None:
+    match.judge.fails = {match.eager.hash, match.compiled.hash}
+    assert match.play(eager=80, compiled=100, seed=50) == []
+    assert match.judge.asked == []
+
+
+def test_a_rival_that_is_not_beaten_takes_the_title_from_the_best(match: Match) -> None:
+    match.judge.claims = {(match.compiled.hash, match.seed.hash): 1.0}
+    assert match.play(eager=80, compiled=100, seed=50) == ["eager"]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kernelwright.core.case import DType
 from kernelwright.core.config import RunConfig, resolve
 from kernelwright.core.errors import BadConfig, BadInput, ModelNotLoadable
-from kernelwright.core.messages.model import MODEL_REQUEST, TraceModel
+from kernelwright.core.messages.model import MODEL_REQUEST, ExtractModel
 from kernelwright.core.model_spec import InputSpec, ModelMode, ModelOptions, Source, parse_input, parse_spec
 
 
@@ -120,9 +120,9 @@ def test_settings_become_the_options_the_model_process_is_told() -> None:
 
 def test_options_survive_the_way_to_the_model_process() -> None:
     options = ModelOptions(inputs=(parse_input("1@batch,4:int64:9"),), dtype=DType.FP16, mode=ModelMode.EVAL)
-    asked = TraceModel(spec="m.py:build", options=options, threads=2)
+    asked = ExtractModel(spec="m.py:build", options=options, threads=2)
     assert MODEL_REQUEST.validate_json(asked.model_dump_json()) == asked
-    assert TraceModel(spec="m.py:build", threads=1).options == ModelOptions()
+    assert ExtractModel(spec="m.py:build", threads=1).options == ModelOptions()
 
 
 @pytest.mark.parametrize(

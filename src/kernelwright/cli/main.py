@@ -5,7 +5,21 @@ from typing import Annotated
 
 import typer
 
-from kernelwright.cli import backends, doctor, extract, journal, judge, ops, optimize, profile, show, version
+from kernelwright.cli import (
+    apply,
+    backends,
+    doctor,
+    extract,
+    journal,
+    judge,
+    ops,
+    optimize,
+    playbook,
+    profile,
+    show,
+    verify,
+    version,
+)
 from kernelwright.cli.screen import ExitCode, err
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import BadInput, KernelwrightError
@@ -13,6 +27,8 @@ from kernelwright.core.errors import BadInput, KernelwrightError
 INTERRUPTED = {
     "optimize": "interrupted; everything journalled so far is safe",
     "judge": "interrupted before the verdict; nothing is decided",
+    "profile": "interrupted before the ranking; `kernelwright extract` names the regions without timing them",
+    "verify": "interrupted before the verdict; the kernels and the model are as they were",
 }
 """What Ctrl-C means to a verb that has something to lose."""
 
@@ -39,12 +55,15 @@ def build_app() -> typer.Typer:
     app.command("optimize")(optimize.optimize)
     app.command("profile")(profile.profile)
     app.command("extract")(extract.extract)
+    app.command("apply")(apply.apply)
+    app.command("verify")(verify.verify)
     app.command("judge")(judge.judge)
     app.command("doctor")(doctor.doctor)
     app.command("show")(show.show)
     app.add_typer(journal.app(), name="journal")
     app.command("ops")(ops.ops)
     app.command("backends")(backends.backends)
+    app.command("playbook")(playbook.playbook)
     app.command("version")(version.version)
     return app
 

@@ -43,6 +43,13 @@ HfCacheOption = Annotated[
     typer.Option(help="Folder of models fetched from the hub. Default: ~/.cache/huggingface/hub."),
 ]
 
+RestOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Who runs the rest of the model beside the winners: eager or inductor. Default: as the baseline."
+    ),
+]
+
 
 def model_flags(
     model: str | None,

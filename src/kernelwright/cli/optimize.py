@@ -1,7 +1,7 @@
 """`kernelwright optimize`: the main job."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from kernelwright.cli.model_options import (
     InputOption,
     ModelArgument,
     ModeOption,
+    RestOption,
     model_config,
     model_flags,
 )
@@ -27,7 +28,16 @@ from kernelwright.cli.screen import (
     print_json,
     telling,
 )
-from kernelwright.core.events import ModelVerified
+from kernelwright.core.account import Against
+from kernelwright.core.events import ModelRanked, ModelVerified, WinnerTried
+
+if TYPE_CHECKING:
+    from kernelwright.core.tree import Tree
+
+LISTED = 4
+"""Regions left out that are named; the others are counted."""
+WORTH = 1.005
+"""A region left out is named if it would gain at least this much."""
 
 
 class KernelRow(Answer):
@@ -40,15 +50,19 @@ class KernelRow(Answer):
     share: float
     """Share of the model's time before."""
     winner: str
-    """Backend of the best candidate; `eager` means the baseline kept its title."""
+    """Backend of the best candidate; `eager` or `compiled` means that a baseline kept its title."""
+    baseline: str
+    """The faster of the two baselines, which was to be beaten; empty if none was accepted."""
     ratio: float | None
-    """Baseline time over the winner's time."""
+    """That baseline's time over the winner's time."""
     ci_low: float | None
     """Lower end of the 95 % interval."""
     ci_high: float | None
     """Upper end of the 95 % interval."""
     reason: str
     """The gate's sentence."""
+    spliced: WinnerTried | None
+    """What came of putting it into the model; None if there was nothing to put."""
 
 
 class OptimizeAnswer(Answer):
@@ -58,10 +72,16 @@ class OptimizeAnswer(Answer):
     """The run's id."""
     folder: str
     """The run folder with journal, blobs and results.tsv."""
+    ranking: ModelRanked | None
+    """Where the model's time goes, and which regions were left out and why."""
     kernels: list[KernelRow]
-    """One entry per problem."""
+    """One entry per problem, in the order they were worked on."""
     model: ModelVerified | None
     """End to end, if anything was spliced."""
+    rest: str
+    """Who ran the rest of the model beside the winners."""
+    optimized_kernels: str | None
+    """Folder of the kernels that stay, as modules of their own; None if nothing is shipped."""
     ended: str
     """Why the run stopped."""
 
@@ -76,20 +96,35 @@ def optimize(
     download: DownloadFlag = None,
     hf_cache: HfCacheOption = None,
     backend: Annotated[str | None, typer.Option(help="Language of the candidates, or `auto`.")] = None,
+    against: Annotated[
+        Against | None, typer.Option(help="The baseline that regions are ranked against. Default: compiled.")
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(help="Regions worked on at most, largest gain first. Default: 5.")
+    ] = None,
+    target_speedup: Annotated[
+        float | None,
+        typer.Option(help="Refuse to begin if the floors exclude this speed-up over the baseline."),
+    ] = None,
+    rest: RestOption = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores.")
     ] = None,
     max_pairs: Annotated[int | None, typer.Option(help="Fresh process pairs per comparison at most.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Fresh processes in which the whole model is timed. Default: 5.")
+    ] = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> int:
-    """Find the model's hot kernels, judge replacements, keep what is proven faster, verify end to end."""
+    """Rank a model's regions, judge replacements, keep what is proven faster, verify end to end."""
     from kernelwright.engine.app import start
     from kernelwright.report.results import results_tsv
     from kernelwright.store.journal import Journal
 
     flags = model_flags(model, inputs, input_function, dtype, device, mode, download, hf_cache)
-    flags |= {"backend": backend, "threads": threads, "max_pairs": max_pairs}
+    flags |= {"backend": backend, "against": against, "top": top, "target_speedup": target_speedup}
+    flags |= {"rest": rest, "threads": threads, "max_pairs": max_pairs, "model_processes": processes}
     config, _ = model_config("optimize", flags)
     with telling("starting") as tell:
         folder = start(config, kernelwright_home(home), tell)
@@ -101,31 +136,44 @@ def optimize(
     return ExitCode.OK
 
 
-def _answer(folder: Path, tree: object) -> OptimizeAnswer:
-    from kernelwright.core.tree import Tree
+def _answer(folder: Path, tree: "Tree") -> OptimizeAnswer:
+    from kernelwright.core.manifest import FOLDER
+    from kernelwright.engine.verifying import rest_of
 
-    assert isinstance(tree, Tree)
-    rows = []
-    for key, problem in tree.problems.items():
-        best = tree.nodes[key, tree.best[key]]
-        found = best.comparisons[-1] if best.comparisons else None
-        last = [node for (owner, _), node in tree.nodes.items() if owner == key and node.decision][-1]
-        assert last.decision is not None
-        rows.append(
-            KernelRow(
-                case=problem.cases[0].label,
-                count=problem.count,
-                share=problem.share,
-                winner=best.candidate.backend,
-                ratio=found.ratio if found else None,
-                ci_low=found.ci_low if found else None,
-                ci_high=found.ci_high if found else None,
-                reason=last.decision.reason,
-            )
-        )
-    ended = tree.ended.reason if tree.ended else "not ended"
+    kernels = folder / FOLDER
     return OptimizeAnswer(
-        run_id=folder.name, folder=str(folder), kernels=rows, model=tree.verified, ended=ended
+        run_id=folder.name,
+        folder=str(folder),
+        ranking=tree.ranked,
+        kernels=[_row(tree, key) for key in tree.problems],
+        model=tree.verified,
+        rest=rest_of(kernels),
+        optimized_kernels=str(kernels) if kernels.is_dir() else None,
+        ended=tree.ended.reason if tree.ended else "not ended",
+    )
+
+
+def _row(tree: "Tree", key: str) -> KernelRow:
+    from kernelwright.core.candidate import Origin
+
+    problem, held = tree.problems[key], tree.titles.get(key, [])
+    judged = [node for (owner, _), node in tree.nodes.items() if owner == key and node.decision]
+    judged.sort(key=lambda node: node.candidate.origin is not Origin.BASELINE)
+    best = tree.nodes[key, held[-1]] if held else None
+    # The winner's own sentence; where a baseline kept its title, why the last challenger did not get it.
+    told = best if best and best.candidate.origin is not Origin.BASELINE else judged[-1] if judged else None
+    found = best.comparisons[-1] if best and best.comparisons else None
+    return KernelRow(
+        case=problem.cases[0].label,
+        count=problem.count,
+        share=problem.share,
+        winner=best.candidate.backend if best else "none",
+        baseline=tree.nodes[key, held[0]].candidate.backend if held else "",
+        ratio=found.ratio if found else None,
+        ci_low=found.ci_low if found else None,
+        ci_high=found.ci_high if found else None,
+        reason=told.decision.reason if told and told.decision else "not judged",
+        spliced=tree.tried.get(key),
     )
 
 
@@ -134,15 +182,55 @@ def _print(answer: OptimizeAnswer) -> None:
     for row in answer.kernels:
         console.print(f"[bold]{row.case}[/]  x{row.count} in the model, {100 * row.share:.1f} % of its time")
         console.print(f"  winner: {row.winner}; {row.reason}", markup=False)
-    if found := answer.model:
-        own = f"x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]"
-        eager = f"x{found.eager_ratio:.3f} [{found.eager_ci_low:.3f}, {found.eager_ci_high:.3f}]"
-        console.print(
-            f"[bold]end to end[/]  {own} over the same graph without the winners, {eager} over eager"
-        )
-        console.print(
-            f"  error against float64: {found.drift:.2f} times the original's; {found.fallbacks} fallbacks"
-        )
-        console.print(f"  {'shipped' if found.shipped else 'not shipped'}: {found.reason}")
+        if row.spliced:
+            words = "stays" if row.spliced.kept else "goes"
+            console.print(f"  in the model: {words}; {row.spliced.reason}", markup=False)
+    if answer.ranking:
+        for line in left_out(answer.ranking):
+            console.print(line, markup=False)
+    if answer.model:
+        for line in end_to_end(answer.model):
+            console.print(line, markup=False)
     console.print(f"ended: {answer.ended}", markup=False)
     console.print(f"[dim]{answer.folder}[/]", soft_wrap=True)
+    if answer.optimized_kernels:
+        from kernelwright.cli.apply import line as use
+
+        console.print(use(answer.optimized_kernels, answer.rest), markup=False, soft_wrap=True)
+
+
+def left_out(found: ModelRanked) -> list[str]:
+    """Return what the run did not work on though there was something to win, and how much is at its floor."""
+    skipped = [one for one in found.regions if one.skipped and one.gain >= WORTH]
+    lines = [
+        f"left out: {one.name}  x{one.count}, would gain x{one.gain:.3f}: {one.skipped}"
+        for one in skipped[:LISTED]
+    ]
+    if more := skipped[LISTED:]:
+        lines.append(f"left out: {len(more)} more; the journal lists them")
+    at_floor = sum(one.share for one in found.regions if one.skipped and one.gain < WORTH)
+    if at_floor:
+        lines.append(f"{100 * at_floor:.1f} % of the time is in regions with nothing left to win")
+    return lines
+
+
+def end_to_end(found: ModelVerified) -> list[str]:
+    """Return what was proven of the whole model, in words."""
+    ratios = [
+        f"{_interval(found.ratio, found.ci_low, found.ci_high)} over the same graph without the winners"
+    ]
+    ratios.append(f"{_interval(found.eager_ratio, found.eager_ci_low, found.eager_ci_high)} over eager")
+    if found.compiled_ratio and found.compiled_ci_low and found.compiled_ci_high:
+        compiled = _interval(found.compiled_ratio, found.compiled_ci_low, found.compiled_ci_high)
+        ratios.append(f"{compiled} over torch.compile")
+    under = " under a CUDA graph" if found.mode == "graph" else ""
+    return [
+        f"end to end{under}  {', '.join(ratios)}",
+        f"  error against float64: {found.drift:.2f} times the framework's own; {found.fallbacks} fallbacks",
+        *(f"  {note}" for note in found.notes),
+        f"  {'shipped' if found.shipped else 'not shipped'}: {found.reason}",
+    ]
+
+
+def _interval(ratio: float, low: float, high: float) -> str:
+    return f"x{ratio:.3f} [{low:.3f}, {high:.3f}]"

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from kernelwright.cli.optimize import end_to_end
 from kernelwright.cli.screen import Answer, HomeOption, JsonFlag, kernelwright_home, out, print_json
 from kernelwright.store.summary import Summary
 
@@ -49,9 +50,8 @@ def _print(summary: Summary, folder: str) -> None:
             else "baseline"
         )
         console.print(f"  {', '.join(problem.cases)}  {100 * problem.share:.1f} % of the time  best: {gain}")
-    if found := summary.verified:
-        console.print(
-            f"end to end: x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]; {found.reason}"
-        )
+    if summary.verified:
+        for line in end_to_end(summary.verified):
+            console.print(line, markup=False)
     console.print(f"ended: {summary.ended}" if summary.ended else "not ended")
     console.print(f"[dim]{folder}[/]", soft_wrap=True)

@@ -3,15 +3,23 @@
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
+from kernelwright.core.account import Against
 from kernelwright.core.errors import BadConfig
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.model_spec import Mode, ModelMode, ModelOptions, Precision, parse_input
 
 CONFIG_FILE = "kernelwright.toml"
+Rest = Literal["eager", "inductor"]
+
+
+def _against_named(name: object) -> object:
+    if isinstance(name, str) and name not in list(Against):
+        raise ValueError(f"{name!r} is no baseline; known: {', '.join(Against)}")
+    return Against(name) if isinstance(name, str) else name
 
 
 class RunConfig(Frozen):
@@ -35,6 +43,15 @@ class RunConfig(Frozen):
     """Folder of models fetched from the hub; None means `.cache/huggingface/hub` in the user's home."""
     backend: str = "auto"
     """Language of the candidates; `auto` takes every one a run can use."""
+    against: Annotated[Against, BeforeValidator(_against_named)] = Against.COMPILED
+    """The way of running the model that regions are ranked against: `compiled` or `eager`."""
+    top: int = Field(default=5, ge=1, le=1000)
+    """Regions worked on at most, those with the most end-to-end time to win first."""
+    target_speedup: float | None = Field(default=None, gt=0, strict=False)
+    """Speed-up over that baseline that is asked for; a run is refused if the device's floors exclude it."""
+    rest: Rest | None = None
+    """Who runs the rest of the model beside the winners: `eager` operation by operation, `inductor` compiled; None
+    takes the one that `against` is run by."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of a judged kernel; 0 means all of the machine's cores."""
     max_pairs: int = Field(default=60, ge=1, le=400)
@@ -47,6 +64,10 @@ class RunConfig(Frozen):
     """Random legal shapes drawn for each evaluation, unknown to the author."""
     journal_url: str | None = None
     """SQLAlchemy URL of a shared journal; None keeps it in the run folder."""
+
+    def who_runs_the_rest(self) -> Rest:
+        """Return who runs what the winners leave of the model: beside torch.compile only compiled code can win."""
+        return self.rest or ("inductor" if self.against is Against.COMPILED else "eager")
 
     def model_options(self) -> ModelOptions:
         """Return what goes with the model's name, as the model process is told it."""

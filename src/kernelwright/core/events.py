@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from kernelwright.core.account import Against
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import Device
 from kernelwright.core.frozen import Frozen, canonical_json, digest
@@ -12,7 +13,7 @@ from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Screening
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the event bodies; a journal with a newer one is refused."""
 
 GENESIS = "0" * 64
@@ -28,6 +29,37 @@ class RunStarted(Frozen):
     versions: dict[str, str]
     """Versions of kernelwright, Python, torch, compilers."""
     device: Device
+
+
+class RankedRegion(Frozen):
+    """A region of the model, and what became of it."""
+
+    name: str
+    """Op, sizes and type in one word."""
+    op: str
+    count: int = Field(ge=1)
+    """Places in the model."""
+    share: float = Field(ge=0)
+    """Share of the baseline's time."""
+    gain: float = Field(ge=1)
+    """End-to-end speed-up if it reached its floor."""
+    skipped: str = ""
+    """Why it is not worked on; empty if it is."""
+
+
+class ModelRanked(Frozen):
+    """The model was profiled: where its time goes under the baseline, and which regions are worked on."""
+
+    kind: Literal["model_ranked"] = "model_ranked"
+    against: Against
+    total_us: float = Field(gt=0)
+    """Time of an average call of the baseline."""
+    eager_us: float = Field(gt=0)
+    """The same under eager."""
+    limit: float = Field(ge=1)
+    """Speed-up with every region at its floor and no gaps."""
+    regions: tuple[RankedRegion, ...]
+    """Largest gain first; what computes nothing is left out."""
 
 
 class ProblemFound(Frozen):
@@ -80,6 +112,24 @@ class LessonLearnt(Frozen):
     lesson: Lesson
 
 
+class WinnerTried(Frozen):
+    """One more winner was put into the model, and stays or goes."""
+
+    kind: Literal["winner_tried"] = "winner_tried"
+    problem_hash: str
+    candidate_hash: str
+    beside: tuple[str, ...] = ()
+    """Candidate hashes of the winners that were in the model before it."""
+    kept: bool
+    ratio: float = Field(gt=0)
+    """Time of the model without it over time with it, end to end."""
+    ci_low: float = Field(gt=0)
+    ci_high: float = Field(gt=0)
+    drift: float = Field(ge=0)
+    """Error of the outputs with it against higher precision, relative to the framework's own."""
+    reason: str
+
+
 class ModelVerified(Frozen):
     """The model was run with the winners in place, against the original."""
 
@@ -94,10 +144,18 @@ class ModelVerified(Frozen):
     """Time of the model as the user runs it over time with the winners."""
     eager_ci_low: float = Field(gt=0)
     eager_ci_high: float = Field(gt=0)
+    compiled_ratio: float | None = Field(default=None, gt=0)
+    """Time under torch.compile over time with the winners; None if there is none."""
+    compiled_ci_low: float | None = Field(default=None, gt=0)
+    compiled_ci_high: float | None = Field(default=None, gt=0)
+    mode: str = "plain"
+    """How all arms were launched: `plain`, or `graph` for a replayed CUDA graph."""
     drift: float = Field(ge=0)
-    """Error of the spliced outputs against float64, relative to the original's own."""
+    """Error of the spliced outputs against higher precision, relative to the framework's own."""
     fallbacks: int = Field(ge=0)
     """Calls that ran the original code because a guard did not hold."""
+    notes: tuple[str, ...] = ()
+    """What could not be checked or timed, and why."""
     shipped: bool
     """Whether the splice pays end to end and stays."""
     reason: str
@@ -119,6 +177,7 @@ class Noted(Frozen):
 
 Body = Annotated[
     RunStarted
+    | ModelRanked
     | ProblemFound
     | CandidateProposed
     | Screened
@@ -126,6 +185,7 @@ Body = Annotated[
     | Compared
     | Decided
     | LessonLearnt
+    | WinnerTried
     | ModelVerified
     | RunEnded
     | Noted,

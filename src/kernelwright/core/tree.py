@@ -11,11 +11,13 @@ from kernelwright.core.events import (
     Decided,
     Evaluated,
     LessonLearnt,
+    ModelRanked,
     ModelVerified,
     ProblemFound,
     RunEnded,
     RunStarted,
     Screened,
+    WinnerTried,
 )
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
@@ -51,6 +53,9 @@ class Tree:
     """Candidate hashes by problem hash that were kept and not reverted since, oldest first: the first is the baseline,
     the last is the best. Nothing is undone on disk."""
     lessons: list[Lesson] = field(default_factory=list)
+    ranked: ModelRanked | None = None
+    tried: dict[str, WinnerTried] = field(default_factory=dict)
+    """By problem hash, what came of putting its winner into the model, in that order."""
     verified: ModelVerified | None = None
     events: int = 0
 
@@ -74,6 +79,11 @@ class Tree:
                 self.problems[problem.hash] = problem
             case LessonLearnt(lesson=lesson):
                 self.lessons.append(lesson)
+            case ModelRanked():
+                self.ranked = body
+            case WinnerTried(problem_hash=key):
+                self.tried.pop(key, None)
+                self.tried[key] = body
             case ModelVerified():
                 self.verified = body
             case RunStarted():

@@ -15,6 +15,17 @@ def first_of_problem(evaluation: Evaluation) -> Decision:
     return _decision(evaluation, accepted, reason)
 
 
+def slower_baseline(evaluation: Evaluation, times: float) -> Decision:
+    """Return the decision on a baseline that another one outruns: the faster of them holds the title."""
+    reason = f"baseline: certified at {times:.2f} times the other's, which holds the title"
+    return _decision(evaluation, False, reason)
+
+
+def bar_raised(evaluation: Evaluation) -> Decision:
+    """Return the decision on whoever held the title when a faster baseline came."""
+    return _decision(evaluation, False, "a faster baseline has come, which has to be beaten first")
+
+
 def rejected(evaluation: Evaluation) -> Decision:
     """Return the decision on a candidate that did not pass its profile."""
     return _decision(evaluation, False, _rejection(evaluation))

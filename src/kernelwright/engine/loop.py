@@ -1,54 +1,51 @@
-"""One run, from a model to a verified splice. Every step is an event before the next begins.
+"""One run, from ranked problems to a verified splice. Every step is an event before the next begins.
 
-1. The model process traces the model; known ops become problems.
-2. The judge evaluates the baseline, then every seed the machine can build; the gate keeps what is proven faster.
-   Every five keeps, the best is compared with the baseline itself: claims that do not add up are rolled back.
-3. What is to be put into the model passes the full profile and a confirming comparison first.
-4. Winners are put into the model in fresh processes, checked against float64 and timed against the same graph
-   without them; they stay only if they pay end to end.
+1. The problems come ranked: the most end-to-end time to win first (`offering`).
+2. The judge evaluates the baselines, eager and torch.compile; the faster one holds the title. Then every seed the
+   machine can build; the gate keeps what is proven faster. Every five keeps, the best is compared with the baseline
+   itself: claims that do not add up are rolled back.
+3. What is to be put into the model passes the full profile and a confirming comparison first, and is proven against
+   both baselines.
+4. Winners are put into the model one by one in fresh processes, and stay only if they pay there (`splicing`).
 """
 
-import math
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
-from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.config import RunConfig
-from kernelwright.core.device import Device
-from kernelwright.core.errors import BackendUnavailable, NothingToOptimize, ServiceDied, UnfairClock
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
     Compared,
     Decided,
     Evaluated,
-    ModelVerified,
+    Noted,
     ProblemFound,
     RunEnded,
 )
-from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages.judge import Disqualified
-from kernelwright.core.messages.model import ModelTimed, ModelTraced, TraceModel, VerifyModel, Winner
+from kernelwright.core.messages.model import VerifyModel
 from kernelwright.core.problem import Problem
-from kernelwright.core.stats import block_bootstrap, hodges_lehmann, ratchet_agrees
+from kernelwright.core.stats import ratchet_agrees
 from kernelwright.core.tree import Node, Tree
-from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
+from kernelwright.core.verdict import Comparison, Evaluation, Outcome, Profile, Status
 from kernelwright.engine import gate
-from kernelwright.engine.seeds import seed
-from kernelwright.engine.service import JudgeClient, Show, ask_model
+from kernelwright.engine.seeds import compiled_baseline, seed
+from kernelwright.engine.service import JudgeClient, Show
+from kernelwright.engine.splicing import ROUNDS, Whole, added_one_by_one, timed, verification
+from kernelwright.engine.winners import winners, write_drop_in
 from kernelwright.store.blobs import Blobs
 
-MODEL_ROUNDS = 12
-DRIFT_LIMIT = 1.5
-"""The spliced model may be this much further from float64 than the original: the error budget's own factor."""
-CPU_BACKENDS = ("cpp",)
 AUDIT_EVERY = 5
 """Keeps after which their product is checked against the baseline itself."""
+NEAR = 1.5
+"""A baseline certified this much slower than the other is out of the question; one that is nearer is raced too."""
 
 
 @dataclass
@@ -63,76 +60,95 @@ class Run:
     """Append events durably and fold them into the tree."""
     tree: Tree
     show: Show
+    backends: tuple[str, ...] = ("cpp",)
+    """Languages to try, in this order."""
+    cache: Path | None = None
+    """Where torch.compile keeps what it compiled, from one process to the next."""
 
 
-def optimize(run: Run, judge: JudgeClient, traced: ModelTraced) -> None:
-    """Carry out the run on a traced model."""
+def optimize(run: Run, judge: JudgeClient, problems: Sequence[Problem]) -> None:
+    """Carry out the run on ranked problems."""
     try:
-        for problem in problems(run, traced):
+        for problem in problems:
             run.record([ProblemFound(problem=problem)])
-            search(run, judge, problem)
-            confirm(run, judge, problem)
-    except UnfairClock as error:
+            if search(run, judge, problem):
+                confirm(run, judge, problem)
+        reason = verify(run) if problems else "no region of the model is offered; nothing is spliced"
+    except (UnfairClock, ServiceDied) as error:
         run.record([RunEnded(reason=str(error))])
         raise
-    reason = verify(run)
     run.record([RunEnded(reason=reason)])
 
 
-def trace(run: Run) -> ModelTraced:
-    """Return what the model consists of."""
-    assert run.config.model is not None
-    run.show(f"tracing {run.config.model}")
-    answer = ask_model(
-        TraceModel(spec=run.config.model, options=run.config.model_options(), threads=run.threads), run.show
-    )
-    if not isinstance(answer, ModelTraced):
-        raise ServiceDied("model", "gave times where a trace was asked for")
-    if not answer.regions:
-        raise NothingToOptimize(run.config.model, plugins.names("ops"))
-    return answer
+def search(run: Run, judge: JudgeClient, problem: Problem) -> bool:
+    """Judge the baselines and every seed of a problem; tell whether there was anything to beat.
 
-
-def problems(run: Run, traced: ModelTraced) -> list[Problem]:
-    """Return one problem per op and case, largest share first."""
-    found = [
-        Problem(
-            op=region.case.op,
-            cases=(region.case,),
-            device=run.device,
-            count=region.count,
-            share=region.share,
-        )
-        for region in traced.regions
-    ]
-    return sorted(found, key=lambda problem: -problem.share)
-
-
-def backends(config: RunConfig) -> tuple[str, ...]:
-    """Return the languages to try, refusing one that this machine cannot use."""
-    names = CPU_BACKENDS if config.backend == "auto" else (config.backend,)
-    for name in names:
-        status = plugins.load("backends", name).available()
-        if not status.usable:
-            raise BackendUnavailable(name, status.detail, status.remedy)
-        if plugins.load("backends", name).TIER == "A":
-            remedy = "Runs are on the CPU so far: pass --backend cpp."
-            raise BackendUnavailable(name, "a GPU to be timed on", remedy)
-    return names
-
-
-def search(run: Run, judge: JudgeClient, problem: Problem) -> None:
-    """Judge the baseline and every seed of a problem; the tree's pointer ends on the best proven one."""
-    baseline = seed(problem.op, "eager", Origin.BASELINE)
-    if baseline is None:
-        return
-    verdict = evaluate(run, judge, problem, baseline)
-    run.record([Decided(decision=gate.first_of_problem(verdict))])
-    if verdict.status is not Status.ACCEPTED:
-        raise ServiceDied("judge", f"the baseline of {problem.op} was not accepted: {verdict.failure}")
-    for name in backends(run.config):
+    The tree's pointer ends on the best proven one.
+    """
+    eager, compiled = seed(problem.op, "eager", Origin.BASELINE), compiled_baseline(problem, run.threads)
+    # On a CPU torch.compile takes 20 s to compile one case (docs/measured.md): it is asked once there is something to
+    # hold against it.
+    is_late = problem.device.kind is DeviceKind.CPU
+    if not enthrone(run, judge, problem, [eager, None if is_late else compiled]):
+        return False
+    for name in run.backends:
         if challenger := seed(problem.op, name, Origin.AUTHOR):
             challenge(run, judge, problem, challenger)
+    if is_late and compiled is not None and run.tree.titles[problem.hash][1:]:
+        raise_the_bar(run, judge, problem, compiled)
+    return True
+
+
+def enthrone(run: Run, judge: JudgeClient, problem: Problem, baselines: Sequence[Candidate | None]) -> bool:
+    """Judge baselines; the faster of those accepted holds the title. Tell whether one does."""
+    accepted: list[Evaluation] = []
+    for baseline in baselines:
+        if baseline is None:
+            continue
+        verdict = evaluate(run, judge, problem, baseline)
+        if verdict.status is Status.ACCEPTED:
+            accepted.append(verdict)
+        else:
+            run.record([Decided(decision=gate.rejected(verdict))])
+    if not accepted:
+        run.record([Noted(text=f"no baseline of {problem.cases[0].label} was accepted; it is left alone")])
+        return False
+    first, *slower = sorted(accepted, key=lambda verdict: certified_us(verdict, problem))
+    least = certified_us(first, problem)
+    for verdict in slower:
+        times = certified_us(verdict, problem) / least
+        run.record([Decided(decision=gate.slower_baseline(verdict, times))])
+    run.record([Decided(decision=gate.first_of_problem(first))])
+    return True
+
+
+def raise_the_bar(run: Run, judge: JudgeClient, problem: Problem, late: Candidate) -> None:
+    """Judge a second baseline; if it is the faster one, it takes the title and the best has to win it back."""
+    verdict = evaluate(run, judge, problem, late)
+    if verdict.status is not Status.ACCEPTED:
+        run.record([Decided(decision=gate.rejected(verdict))])
+        return
+    held = [run.tree.nodes[problem.hash, key] for key in run.tree.titles[problem.hash]]
+    times = certified_us(verdict, problem) / certified_us(held[0].evaluations[0], problem)
+    if times >= 1:
+        run.record([Decided(decision=gate.slower_baseline(verdict, times))])
+        return
+    for node in held[:0:-1]:
+        run.record([Decided(decision=gate.bar_raised(node.evaluations[-1]))])
+    run.record(
+        [
+            Decided(decision=gate.slower_baseline(held[0].evaluations[0], 1 / times)),
+            Decided(decision=gate.first_of_problem(verdict)),
+        ]
+    )
+    race(run, judge, problem, held[-1].evaluations[-1])
+
+
+def certified_us(verdict: Evaluation, problem: Problem) -> float:
+    """Return a candidate's certified time, every case by its weight."""
+    assert verdict.timing is not None, "what was accepted was timed"
+    times = {one.case_hash: one.median_us for one in verdict.timing.cases}
+    return sum(case.weight * times[case.hash] for case in problem.cases)
 
 
 def evaluate(
@@ -149,10 +165,16 @@ def evaluate(
 def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candidate) -> None:
     """Judge a challenger and, if it is accepted, compare it with the best so far."""
     verdict = evaluate(run, judge, problem, challenger)
-    node = run.tree.nodes[problem.hash, challenger.hash]
-    if verdict.status is not Status.ACCEPTED:
+    if verdict.status is Status.ACCEPTED:
+        race(run, judge, problem, verdict)
+    else:
         run.record([Decided(decision=gate.rejected(verdict))])
-        return
+
+
+def race(run: Run, judge: JudgeClient, problem: Problem, verdict: Evaluation) -> None:
+    """Compare an accepted challenger with the best so far."""
+    node = run.tree.nodes[problem.hash, verdict.candidate_hash]
+    challenger = node.candidate
     best = run.tree.nodes[problem.hash, run.tree.best[problem.hash]]
     earlier = [found for found in node.comparisons if found.incumbent_hash == best.candidate.hash]
     found = judge.compare(problem, best.candidate, challenger, earlier[-1] if earlier else None)
@@ -165,7 +187,7 @@ def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candid
         run.record([Decided(decision=gate.disqualified(verdict, found))])
     else:
         dethrone(run, best, found)
-        challenge(run, judge, problem, challenger)
+        race(run, judge, problem, verdict)
 
 
 def dethrone(run: Run, holder: Node, found: Disqualified) -> None:
@@ -200,12 +222,14 @@ def _claim(before: Node, node: Node) -> tuple[float, float]:
 
 
 def confirm(run: Run, judge: JudgeClient, problem: Problem) -> None:
-    """Put the best through the full profile and a confirming comparison; whoever fails loses the title."""
+    """Put the best through the full profile and confirming comparisons; whoever fails loses the title."""
     while (held := run.tree.titles.get(problem.hash, []))[1:]:
         first, best = (run.tree.nodes[problem.hash, key] for key in (held[0], held[-1]))
         verdict = evaluate(run, judge, problem, best.candidate, Profile.SHIP)
         if verdict.status is not Status.ACCEPTED:
             run.record([Decided(decision=gate.rejected(verdict))])
+            continue
+        if not beats_rivals(run, judge, problem, verdict):
             continue
         found = judge.compare(problem, first.candidate, best.candidate, confirm=True)
         if not isinstance(found, Comparison):
@@ -217,93 +241,56 @@ def confirm(run: Run, judge: JudgeClient, problem: Problem) -> None:
             return
 
 
-def winners(run: Run) -> tuple[Winner, ...]:
-    """Return every problem's best that is no baseline, with the very artefact that was certified."""
-    blobs, chosen = Blobs(run.folder / "blobs"), []
-    for problem_hash, candidate_hash in run.tree.best.items():
-        node = run.tree.nodes[problem_hash, candidate_hash]
-        if node.candidate.origin is Origin.BASELINE:
+def beats_rivals(run: Run, judge: JudgeClient, problem: Problem, verdict: Evaluation) -> bool:
+    """Tell whether the best is proven faster than the other baselines too; if not, it has lost its title."""
+    best = run.tree.nodes[problem.hash, verdict.candidate_hash]
+    proven = {found.incumbent_hash for found in best.comparisons if found.outcome is Outcome.FASTER}
+    for rival in rivals(run, problem):
+        if rival.candidate.hash in proven:
             continue
-        for case in run.tree.problems[problem_hash].cases:
-            key = digest(canonical_json(node.candidate.values_for(case.hash)))
-            artefact = node.evaluations[-1].artefact_hashes[key]
-            chosen.append(
-                Winner(
-                    problem_hash=problem_hash,
-                    candidate_hash=candidate_hash,
-                    backend=node.candidate.backend,
-                    case=case,
-                    artefact=str(blobs.path(artefact)),
-                    artefact_hash=artefact,
-                )
-            )
-    return tuple(chosen)
+        found = judge.compare(problem, rival.candidate, best.candidate)
+        if not isinstance(found, Comparison):
+            dethrone(run, best if found.candidate_hash == best.candidate.hash else rival, found)
+            return False
+        run.record([Compared(comparison=found)])
+        if found.outcome is not Outcome.FASTER:
+            run.record([Decided(decision=gate.decide(verdict, found))])
+            return False
+    return True
+
+
+def rivals(run: Run, problem: Problem) -> Iterator[Node]:
+    """Yield the accepted baselines that do not hold the title and are not far slower than the one that does."""
+    first = run.tree.titles[problem.hash][0]
+    least = certified_us(run.tree.nodes[problem.hash, first].evaluations[0], problem)
+    for (owner, key), node in run.tree.nodes.items():
+        if owner != problem.hash or key == first or node.candidate.origin is not Origin.BASELINE:
+            continue
+        verdict = node.evaluations[0]
+        if verdict.status is Status.ACCEPTED and certified_us(verdict, problem) <= NEAR * least:
+            yield node
 
 
 def verify(run: Run) -> str:
-    """Put the winners into the model, journal what that does end to end, and return why the run ends."""
-    chosen = winners(run)
-    if not chosen:
-        return "no candidate was proven faster than the baseline; nothing is spliced"
+    """Put the winners into the model one by one, journal what that does, and return why the run ends."""
+    groups = winners(run.tree, Blobs(run.folder / "blobs"))
+    if not groups:
+        return "no candidate was proven faster than the baselines; nothing is spliced"
     assert run.config.model is not None
-    timed: list[ModelTimed] = []
-    for number in range(run.config.model_processes):
-        run.show(f"model with winners: process {number + 1} of {run.config.model_processes}")
-        request = VerifyModel(
-            spec=run.config.model,
-            options=run.config.model_options(),
-            threads=run.threads,
-            winners=chosen,
-            rounds=MODEL_ROUNDS,
-            seed=random.SystemRandom().getrandbits(31),
-        )
-        answer = ask_model(request, run.show)
-        if not isinstance(answer, ModelTimed):
-            raise ServiceDied("model", "gave a trace where times were asked for")
-        timed.append(answer)
-    event = verification(chosen, timed)
-    run.record([event])
-    return "the winners pay end to end" if event.shipped else event.reason
-
-
-def verification(chosen: Sequence[Winner], timed: Sequence[ModelTimed]) -> ModelVerified:
-    """Return what several processes say of the spliced model: a pure function of their raw times."""
-    ratio, low, high = _interval([_log_ratios(one.captured_us, one.spliced_us) for one in timed])
-    eager_ratio, eager_low, eager_high = _interval(
-        [_log_ratios(one.eager_us, one.spliced_us) for one in timed]
+    request = VerifyModel(
+        spec=run.config.model,
+        options=run.config.model_options(),
+        threads=run.threads,
+        winners=(),
+        rounds=ROUNDS,
+        seed=0,
+        rest=run.config.who_runs_the_rest(),
+        cache_folder=str(run.cache) if run.cache else None,
     )
-    drift = max(one.spliced_error / max(one.original_error, 1e-30) for one in timed)
-    fallbacks = sum(one.fallbacks for one in timed)
-    shipped = False
-    if drift > DRIFT_LIMIT:
-        reason = f"outputs drift: {drift:.2f} times the original's own error against float64"
-    elif not all(one.spliced_calls for one in timed):
-        reason = "the winners were never called"
-    elif low <= 1 or eager_low <= 1:
-        reason = "no end-to-end gain could be proven: the interval reaches 1"
-    else:
-        reason, shipped = "faster end to end, outputs within the original's own error", True
-    return ModelVerified(
-        winners={winner.problem_hash: winner.candidate_hash for winner in chosen},
-        ratio=ratio,
-        ci_low=low,
-        ci_high=high,
-        eager_ratio=eager_ratio,
-        eager_ci_low=eager_low,
-        eager_ci_high=eager_high,
-        drift=drift,
-        fallbacks=fallbacks,
-        shipped=shipped,
-        reason=reason,
-    )
-
-
-def _log_ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    return [math.log(old / new) for old, new in zip(before, after, strict=True)]
-
-
-def _interval(groups: list[list[float]]) -> tuple[float, float, float]:
-    """Return ratio and 95 % interval over processes and rounds."""
-    centre = hodges_lehmann([median(group) for group in groups])
-    low, high = block_bootstrap(groups, random.Random(0), block=4)
-    return math.exp(centre), math.exp(min(low, centre)), math.exp(max(high, centre))
+    whole = Whole(request, run.config.model_processes, run.show)
+    rule = partial(verification, against=run.config.against)
+    verified, stay = added_one_by_one(groups, partial(timed, whole, groups), rule, run.record)
+    if not verified.shipped:
+        return verified.reason
+    write_drop_in(run.folder, run.tree, stay)
+    return "the winners pay end to end"

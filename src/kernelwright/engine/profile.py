@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from kernelwright.core.account import Against, Ranking, ranking
-from kernelwright.core.device import Device
-from kernelwright.core.errors import DeviceMissing, ServiceDied
+from kernelwright.core.errors import ServiceDied
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
 from kernelwright.engine.service import Show, ask_model
 from kernelwright.hardware.calibrate import ceilings
-from kernelwright.hardware.detect import cpu_device, devices
+from kernelwright.hardware.detect import torch_device
 
 
 def profiled(request: ProfileModel, show: Show) -> ModelProfiled:
@@ -19,20 +18,9 @@ def profiled(request: ProfileModel, show: Show) -> ModelProfiled:
     return answer
 
 
-def device_of(name: str) -> Device:
-    """Return the device that torch calls `cpu`, `cuda` or `cuda:1`."""
-    kind, _, number = name.partition(":")
-    if kind == "cpu":
-        return cpu_device()
-    found = [one for one in devices() if one.kind.value != "cpu" and one.index == int(number or 0)]
-    if not found:
-        raise DeviceMissing(name, "its driver does not answer", "`kernelwright doctor` shows what is here.")
-    return found[0]
-
-
 def ranked(found: ModelProfiled, home: Path, against: Against, show: Show) -> Ranking:
     """Return the regions by what they would gain over a baseline; over eager if torch.compile has none to offer."""
-    measured = ceilings(device_of(found.device), home, show=show).ceilings
+    measured = ceilings(torch_device(found.device), home, show=show).ceilings
     if against is Against.COMPILED and found.compiled is not None:
         return ranking(found.regions, found.compiled, measured, against)
     return ranking(found.regions, found.eager, measured, Against.EAGER)

@@ -37,9 +37,7 @@ from kernelwright.core.messages.model import (
     ModelExtracted,
     ModelProfiled,
     ModelTimed,
-    ModelTraced,
     ProfileModel,
-    TraceModel,
     VerifyModel,
 )
 from kernelwright.core.problem import Problem
@@ -227,8 +225,8 @@ class JudgeClient:
 
 
 def ask_model(
-    request: TraceModel | ProfileModel | ExtractModel | VerifyModel, show: Show
-) -> ModelTraced | ModelProfiled | ModelExtracted | ModelTimed:
+    request: ProfileModel | ExtractModel | VerifyModel, show: Show
+) -> ModelProfiled | ModelExtracted | ModelTimed:
     """Return a fresh model process's answer to one request."""
     child = Child("model", "kernelwright.model", request.threads, cwd=Path.cwd())
     try:
@@ -236,6 +234,6 @@ def ask_model(
         answer = child.receive(MODEL_ANSWER, show)
     finally:
         child.close()
-    if isinstance(answer, ModelTraced | ModelProfiled | ModelExtracted | ModelTimed):
+    if isinstance(answer, ModelProfiled | ModelExtracted | ModelTimed):
         return answer
     raise ServiceDied("model", f"answered {type(answer).__name__}")

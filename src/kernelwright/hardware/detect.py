@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 import kernelwright
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.environment import child_environment
+from kernelwright.core.errors import DeviceMissing
 from kernelwright.core.frozen import Frozen
 
 DRIVER_SECONDS = 30.0
@@ -99,6 +100,17 @@ def devices(timeout_s: float = DRIVER_SECONDS) -> list[Device]:
 def found(timeout_s: float = DRIVER_SECONDS) -> Found:
     """Return every device with what only detection knows of it."""
     return parse(*ask_drivers(timeout_s))
+
+
+def torch_device(name: str) -> Device:
+    """Return the device that torch calls `cpu`, `cuda` or `cuda:1`."""
+    kind, _, number = name.partition(":")
+    if kind == "cpu":
+        return cpu_device()
+    gpus = [one for one in devices() if one.kind is not DeviceKind.CPU and one.index == int(number or 0)]
+    if not gpus:
+        raise DeviceMissing(name, "its driver does not answer", "`kernelwright doctor` shows what is here.")
+    return gpus[0]
 
 
 def uuid_of(device: Device) -> str:

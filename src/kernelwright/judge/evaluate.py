@@ -3,6 +3,7 @@
 import os
 import platform
 import random
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -42,7 +43,7 @@ from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
-from kernelwright.judge.execution import compile_ahead
+from kernelwright.judge.execution import collect, compile_ahead, compile_cases, launches_plans
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.nurseries import Nurseries
 from kernelwright.judge.stages import Bench, Failure, run_stage
@@ -145,7 +146,7 @@ class Judge:
                 break
             if stage is Stage.BUILD:
                 # Before anything of the candidate runs: what is stored now is what is spliced later.
-                artefacts = self._keep_artefacts(candidate)
+                artefacts = self._keep_artefacts(candidate, problem)
         return Evaluation(
             candidate_hash=candidate.hash,
             problem_hash=problem.hash,
@@ -171,15 +172,25 @@ class Judge:
             failure = Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
             return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
 
-    def _keep_artefacts(self, candidate: Candidate) -> dict[str, str]:
+    def _keep_artefacts(self, candidate: Candidate, problem: Problem) -> dict[str, str]:
         """Store exactly what was judged, so that exactly that is spliced."""
         kept: dict[str, str] = {}
         if plugins.load("backends", candidate.backend).TIER == "A":
-            return kept
+            return self._keep_units(candidate, problem)
         for choice in candidate.choices:
             _, path = self.builds.get(candidate, choice.values)
             if path is not None:
                 kept[digest(canonical_json(choice.values))] = self.blobs.put(path.read_bytes())
+        return kept
+
+    def _keep_units(self, candidate: Candidate, problem: Problem) -> dict[str, str]:
+        """Store the compiled kernels of the problem's own cases, by file name; an interpreter has none."""
+        if not launches_plans(candidate, problem.device):
+            return {}
+        compile_cases(candidate, problem.cases, problem.device, self.builds)
+        folder = Path(collect(candidate, problem.cases, problem.device, self.builds, self.home))
+        kept = {path.name: self.blobs.put(path.read_bytes()) for path in sorted(folder.iterdir())}
+        shutil.rmtree(folder)
         return kept
 
     def _environment(self, bench: Bench) -> dict[str, str]:

@@ -14,7 +14,6 @@ from kernelwright.core.messages.model import (
     MODEL_REQUEST,
     ExtractModel,
     ProfileModel,
-    TraceModel,
     VerifyModel,
 )
 
@@ -29,9 +28,7 @@ def main() -> None:
         write_message(answers, _answer(request, lambda text: write_message(answers, Progress(text=text))))
 
 
-def _answer(
-    request: TraceModel | ProfileModel | ExtractModel | VerifyModel, show: Callable[[str], None]
-) -> BaseModel:
+def _answer(request: ProfileModel | ExtractModel | VerifyModel, show: Callable[[str], None]) -> BaseModel:
     import torch
 
     from kernelwright.model.extract import problems
@@ -42,21 +39,23 @@ def _answer(
     try:
         torch.set_num_threads(request.threads)
         loaded = load(request.spec, request.options)
-        if not isinstance(request, VerifyModel):  # what was traced before needs no second look
+        if not isinstance(request, VerifyModel) or request.folder:  # a run has had it checked by its profile
             check(loaded)
-        if isinstance(request, TraceModel):
-            from kernelwright.model.trace import trace
-
-            return trace(loaded)
         if isinstance(request, ExtractModel):
             return problems(loaded)
-        if isinstance(request, ProfileModel):
-            from kernelwright.model.profile import profile
+        if request.cache_folder is not None:
+            # Inductor looks here when it first compiles; what one process compiled the next one loads.
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = request.cache_folder
+        if isinstance(request, VerifyModel):
+            from kernelwright.model.verify import verify
 
+            return verify(loaded, request, show)
+        from kernelwright.hardware.detect import torch_device
+        from kernelwright.hardware.lock import DeviceLock
+        from kernelwright.model.profile import profile
+
+        with DeviceLock(torch_device(str(loaded.device)), show=show):
             return profile(loaded, request, show)
-        from kernelwright.model.verify import verify
-
-        return verify(loaded, request.winners, request.rounds, request.seed)
     except KernelwrightError as error:
         return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
     except Exception as error:  # noqa: BLE001 - a user's model may raise anything; it is the user's to mend, in one line

@@ -14,7 +14,7 @@ from kernelwright.model.arguments import Arguments, InputSet
 from kernelwright.model.compiled_account import Block
 from kernelwright.model.inductor import Compiler, kernel_times, profiled
 from kernelwright.model.load import Loaded
-from kernelwright.model.marks import Key, StampCost, Watch
+from kernelwright.model.marks import Key, StampCost, Watch, busy_us
 
 WARM_UP, FEWEST, MOST = 3, 12, 1000
 ENOUGH = 0.01
@@ -77,6 +77,8 @@ class SetSamples:
     """Stamps in a call."""
     stamp_cost: StampCost = field(default_factory=StampCost)
     """What each costs, measured beside every round."""
+    eager_busy_us: float = 0.0
+    """How long a GPU works in an eager call."""
 
     @property
     def accounted(self) -> list[float]:
@@ -146,6 +148,6 @@ def blocks(arms: Arms, one: InputSet, seconds: float) -> list[Block]:
         plain = mean(arms.timed("compiled", given) for _ in range(PROFILED_CALLS))
         # The first call under a profiler is not like the others.
         events = profiled(functools.partial(given.call, call), 1 + PROFILED_CALLS, arms.on_gpu)
-        seen = kernel_times(events, arms.on_gpu)
-        found.append(Block(seen[len(seen) // (1 + PROFILED_CALLS) :], PROFILED_CALLS, plain))
+        seen, calls = kernel_times(events, arms.on_gpu), 1 + PROFILED_CALLS
+        found.append(Block(seen[len(seen) // calls :], PROFILED_CALLS, plain, busy_us(events) / calls))
     return found

@@ -227,6 +227,24 @@ def _give_back(graph: GraphModule) -> GraphModule:
     return graph
 
 
+def _split_tables(graph: GraphModule) -> None:
+    """Give every complex factor real parts to be read from: a case has no complex tensors, and both views are free."""
+    for node in [one for one in graph.graph.nodes if one.target is torch.ops.aten.mul.Tensor]:
+        for factor in node.all_input_nodes:
+            value = factor.meta.get("val")
+            if not isinstance(value, torch.Tensor) or not value.is_complex() or value.is_conj():
+                continue
+            if factor.target is torch.ops.aten.view_as_complex.default:
+                continue
+            with graph.graph.inserting_before(node):
+                parts = graph.graph.call_function(torch.ops.aten.view_as_real.default, (factor,))
+                whole = graph.graph.call_function(torch.ops.aten.view_as_complex.default, (parts,))
+            parts.meta = {**factor.meta, "val": torch.view_as_real(value)}
+            whole.meta = {**factor.meta, "val": value}
+            node.replace_input_with(factor, whole)
+    graph.recompile()
+
+
 def _ended_by(graph: GraphModule) -> Break | None:
     found = getattr(graph, "compile_subgraph_reason", None)
     if found is None or not found.graph_break:
@@ -252,6 +270,7 @@ def backend(module: torch.nn.Module, finish: Finish, aside: Finish | None = None
 
         def receive(lowered: GraphModule, _: Sequence[Any]) -> Callable[..., Any]:
             captured = Captured(_give_back(lowered), ended_by)
+            _split_tables(captured.graph)
             with _disable_current_modes():  # AOTAutograd's fake tensors: here real values are looked at
                 _fill_in(captured, inputs, weights)
                 return finish(captured)

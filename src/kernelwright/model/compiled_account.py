@@ -24,6 +24,8 @@ class Block:
     """How many calls of the model these are."""
     plain_us: float
     """One call without the profiler."""
+    busy_us: float = 0.0
+    """How long the GPU worked in a call, whoever launched it; 0 on a CPU."""
 
 
 def middle(values: Sequence[float]) -> list[int]:
@@ -50,7 +52,7 @@ class CompiledAccount:
     untold_us: float = 0.0
     """Of these the ones in graphs whose kernels could not be told: shared out like the captured time."""
     stray_us: float = 0.0
-    """Of these the ones that no region's operation was found in."""
+    """Of these the ones that no region's operation was found in, or that no compiled graph launched."""
     kernels: int = 0
     """Kernels of one call of every set."""
     linked: int = 0
@@ -69,6 +71,9 @@ class CompiledAccount:
         if not kept:
             return
         busy = weight * total_us * median(ratios)
+        outside = [block.busy_us / block.plain_us - own for block, own in zip(blocks, ratios, strict=True)]
+        self.stray_us += max(0.0, weight * total_us * median(outside))
+        self.busy_us += max(0.0, weight * total_us * median(outside))
         for number, place in {key for one in kept for key in times[one]}:
             shares = [times[one].get((number, place), 0.0) / sum(times[one].values()) for one in kept]
             time_us = busy * mean(shares)

@@ -18,9 +18,9 @@ import torch
 from torch.fx import Interpreter, Node
 
 from kernelwright.core import plugins
-from kernelwright.core.case import Case
+from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.messages.model import GraphBreak, ModelExtracted
-from kernelwright.core.ports import Match
+from kernelwright.core.ports import Match, View
 from kernelwright.core.region import Extracted, MadeInput
 from kernelwright.model.capture import Capture, Captured, capture, mutated, placeholders
 from kernelwright.model.fusion import fusions, gain
@@ -230,12 +230,42 @@ def _problem(
 
 
 def laid_out_case(match: Match) -> Case:
-    """Return the op's case with the strides its tensors have in the graph."""
+    """Return the op's case with the strides its tensors have in the graph: whoever reads an output counts on them."""
     inputs = tuple(
         spec_of(spec.name, match.inputs[spec.name].applied(tensor_of(match.inputs[spec.name].node)))
         for spec in match.case.inputs
     )
-    return match.case.model_copy(update={"inputs": inputs})
+    outputs = tuple(
+        spec.model_copy(update={"strides": output_strides(view, spec)})
+        for view, spec in zip(match.outputs, match.case.outputs, strict=True)
+    )
+    return match.case.model_copy(update={"inputs": inputs, "outputs": outputs})
+
+
+def output_strides(view: View, spec: TensorSpec) -> tuple[int, ...] | None:
+    """Return how an output of a case lies in memory where the graph has it; None if it is dense in its own order.
+
+    Of a layout that is more than another order of the axes, or seen through a reshape, nothing is recorded.
+    """
+    value = tensor_of(view.node)
+    if any(method != "transpose" for method, _ in view.steps) or not is_permuted(value):
+        return None
+    for method, numbers in reversed(view.steps):
+        value = getattr(value, method)(*numbers)
+    found = spec.model_copy(update={"strides": tuple(value.stride())})
+    return None if found.is_contiguous else found.strides
+
+
+def is_permuted(value: torch.Tensor) -> bool:
+    """Tell whether a tensor's elements lie side by side, whatever the order of its axes."""
+    step = 1
+    for stride, extent in sorted(zip(value.stride(), value.shape, strict=True)):
+        if extent == 1:
+            continue
+        if stride != step:
+            return False
+        step *= extent
+    return True
 
 
 def agrees(region: Region, match: Match, text: str, known: Mapping[Node, Any], op: ModuleType) -> bool:

@@ -16,7 +16,8 @@ from kernelwright.ops._match import called, packet
 
 VIEWS = {
     *("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "expand", "transpose", "permute", "t"),
-    *("slice", "select", "split", "split_with_sizes", "getitem", "alias", "detach"),
+    *("slice", "select", "split", "split_with_sizes", "unbind", "getitem", "alias", "detach"),
+    *("view_as_real", "view_as_complex"),
 }
 MOVES = {"clone", "_to_copy", "cat", "stack"}
 """They only copy, but into a kernel that works on the elements anyway they fit."""
@@ -24,8 +25,12 @@ REDUCTIONS = {
     *("sum", "mean", "amax", "amin", "var", "softmax", "_softmax", "log_softmax", "rms_norm", "layer_norm"),
 }
 PRODUCTS = {"linear", "matmul", "mm", "bmm", "addmm", "baddbmm"}
-ALONE = PRODUCTS | {"scaled_dot_product_attention", "cross_entropy_loss", "group_norm", "convolution"}
-"""Operations that are a problem by themselves where no op knows them: attention with a mask, a product with a bias."""
+ALONE = PRODUCTS | {
+    *("scaled_dot_product_attention", "cross_entropy_loss", "group_norm", "convolution"),
+    *("rms_norm", "layer_norm", "softmax", "log_softmax"),
+}
+"""Operations that are a problem by themselves where no op knows them: attention with a mask, a product with a bias, a
+norm without weights."""
 LARGEST = 48
 """Nodes of one fusion; a kernel of more is nobody's to write."""
 EPILOGUE = 16

@@ -19,6 +19,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from kernelwright.model.fusion import computes
+from kernelwright.model.marks import CALL, device_us
 
 SETTINGS: dict[str, Any] = {
     "trace.provenance_tracking_level": 1,
@@ -32,7 +33,6 @@ SETTINGS: dict[str, Any] = {
 }
 HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+:\d+)$", re.M)
 UNEXPECTED = (AttributeError, KeyError, IndexError, TypeError, ValueError)
-CALL = "## Call CompiledFxGraph"
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def kernel_times(events: Sequence[Any], on_gpu: bool) -> list[list[KernelTime]]:
             continue
         children = sorted(event.cpu_children, key=lambda one: one.time_range.start)
         times = [
-            KernelTime(one.name, float(one.device_time_total if on_gpu else one.cpu_time_total))
-            for one in children
+            KernelTime(one.name, device_us(one) if on_gpu else float(one.cpu_time_total)) for one in children
         ]
         # Calls of the driver lie between the kernels, and launch nothing.
         found.append([one for one in times if one.time_us > 0 or not on_gpu])
@@ -146,6 +145,8 @@ def profiled(call: Callable[[], Any], calls: int, on_gpu: bool) -> list[Any]:
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    if on_gpu:  # what was asked for before would end inside
+        torch.cuda.synchronize()
     with profile(activities=kinds) as found:
         for _ in range(calls):
             call()

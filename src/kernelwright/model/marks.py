@@ -19,7 +19,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from kernelwright.model.capture import Captured
-from kernelwright.model.splice import quick
+from kernelwright.model.regraph import quick
 
 Key = tuple[int, str]
 """A graph's number and a node's name."""
@@ -28,6 +28,8 @@ Form = Literal["plain", "stamped", "annotated"]
 WHOLE = ""
 """Stands for a whole graph in place of a node's name."""
 PREFIX = "kernelwright"
+CALL = "## Call CompiledFxGraph"
+"""How Inductor marks the call of a compiled graph."""
 STAMPS = 100
 
 
@@ -165,6 +167,16 @@ class StampCost:
         return max(0.0, (marked - plain) / STAMPS / 1e3)
 
 
+def device_us(event: Any) -> float:
+    """Return how long the kernels worked that were launched inside an event of a profile.
+
+    A mark is drawn on the GPU too, over its kernels and the time between them; it is not counted as one of them.
+    """
+    marks = (f"{PREFIX}|", CALL)
+    own = sum(float(one.duration) for one in event.kernels if not one.name.startswith(marks))
+    return own + sum(map(device_us, event.cpu_children))
+
+
 def marked_times(events: list[Any], on_gpu: bool) -> dict[Key, float]:
     """Return the microseconds of each marked operation of a profile: its kernels' on a GPU, its own on a CPU."""
     from torch.autograd import DeviceType
@@ -173,7 +185,7 @@ def marked_times(events: list[Any], on_gpu: bool) -> dict[Key, float]:
     for event in events:
         if event.name.startswith(f"{PREFIX}|") and event.device_type == DeviceType.CPU:
             _, number, name, _ = event.name.split("|", 3)
-            found[int(number), name] += float(event.device_time_total if on_gpu else event.cpu_time_total)
+            found[int(number), name] += device_us(event) if on_gpu else float(event.cpu_time_total)
     return dict(found)
 
 
@@ -184,7 +196,9 @@ def busy_us(events: list[Any]) -> float:
     spans = sorted(
         (event.time_range.start, event.time_range.end)
         for event in events
-        if event.device_type == DeviceType.CUDA and not event.is_user_annotation
+        if event.device_type == DeviceType.CUDA
+        and not getattr(event, "is_user_annotation", False)
+        and not event.name.startswith((f"{PREFIX}|", CALL))
     )
     busy, reached = 0.0, 0.0
     for start, end in spans:

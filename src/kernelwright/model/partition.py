@@ -22,6 +22,7 @@ from kernelwright.model.marks import WHOLE, Key
 from kernelwright.ops._match import packet
 
 VIEWS = "views"
+FUSED = ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 
 
 @dataclass
@@ -68,13 +69,26 @@ class _Flops(Interpreter):
         return value
 
 
+def _attentions() -> list[Any]:
+    """Return the kernels the framework's attention ends in; releases differ in which they have."""
+    names = [f"_scaled_dot_product_{kind}" for kind in FUSED]
+    return [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
+
+
+def _attention(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
+    """Return the FLOPs of both products: torch's own count knows no CPU, and before 2.13 no shared heads."""
+    return 2 * math.prod(q[:-1]) * k[-2] * (q[-1] + v[-1])
+
+
 def flops(graphs: Sequence[Captured]) -> dict[Key, int]:
     """Return the FLOPs of the matrix products, convolutions and attentions in captured graphs."""
     found: dict[Key, int] = {}
     for number, captured in enumerate(graphs):
         if not captured.arguments:
             continue
-        with FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(
+            display=False, custom_mapping=dict.fromkeys(_attentions(), _attention)
+        ) as counter:
             run = _Flops(captured, counter)
             run.run(*fresh_arguments(captured))
         found |= {(number, name): count for name, count in run.counts.items()}

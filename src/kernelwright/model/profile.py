@@ -133,6 +133,8 @@ def device_times(arms: Arms, found: SetSamples) -> tuple[dict[Key, float], float
     given = found.one.make(0)
     if not any("annotated" in forms for forms in arms.watch.forms):
         arms.watch.annotate({})
+    eager = profiled(lambda: given.call(arms.loaded.module), DEVICE_CALLS, on_gpu=True)
+    found.eager_busy_us = busy_us(eager) / DEVICE_CALLS
     plain = profiled(lambda: given.call(arms.captured), DEVICE_CALLS, on_gpu=True)
     arms.watch.form = "annotated"
     marked = profiled(lambda: given.call(arms.captured), DEVICE_CALLS, on_gpu=True)
@@ -182,7 +184,6 @@ def _answer(
         else None
     )
     below, without = under.shared_out() if compiled is not None else ([None] * len(own), 0.0)
-    eager = sum(s.one.weight * median(s.walls["eager"]) for s in samples)
     regions = [
         Region(
             kind=part.kind, op=part.op, name=part.name, where=part.where, sites=len(part.graphs),
@@ -195,7 +196,7 @@ def _answer(
         device=str(arms.loaded.device),
         sets=tuple(_set_times(found) for found in samples),
         regions=tuple(regions),
-        eager=_difference(eager, sum(own), 0.0),
+        eager=_eager(arms, samples, sum(own)),
         captured=account,
         compiled=None if compiled is None else _difference(compiled, under.busy_us, without),
         kernels=under.kernels,
@@ -222,6 +223,15 @@ def _set_times(found: SetSamples) -> SetTimes:
         captured=_spread(walls["captured"]),
         compiled=_spread(walls["compiled"]) if "compiled" in walls else None,
     )
+
+
+def _eager(arms: Arms, samples: Sequence[SetSamples], inside: float) -> Account:
+    """Return the account of the model as written: kernels as in the captured graph, on a GPU idle time of its own."""
+    total = sum(s.one.weight * median(s.walls["eager"]) for s in samples)
+    if not arms.on_gpu:
+        return _difference(total, inside, 0.0)
+    gaps = max(0.0, total - sum(s.one.weight * s.eager_busy_us for s in samples))
+    return Account(total_us=total, gaps_us=gaps, rest_us=total - gaps - inside)
 
 
 def _difference(total: float, inside: float, without: float) -> Account:

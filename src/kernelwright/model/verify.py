@@ -1,70 +1,193 @@
-"""The model with winners against the model without: outputs against float64, and paired end-to-end times."""
+"""The model with winners against the model without: outputs against higher precision, and paired end-to-end times.
+
+1. Arms: the model as it is, its captured graph, torch.compile, and the captured graph with some of the winners each.
+2. Every arm is called on the same inputs from the same state; outputs and changed buffers are compared with the model
+   in float64, by the measure of the framework's own error between eager and torch.compile.
+3. All arms are timed in random order, there and back, round by round, on every set by its weight; on a GPU as they are
+   and, where all of them can be captured, replayed from CUDA graphs.
+"""
 
 import copy
-import random
-import time
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
-from kernelwright.core.messages.model import ModelTimed, Winner
+from kernelwright.core.errors import KernelwrightError
+from kernelwright.core.messages.model import ModelTimed, OutputCheck, VerifyModel, Winner
+from kernelwright.hardware.detect import torch_device
+from kernelwright.hardware.lock import DeviceLock
+from kernelwright.model.apply import winners_of
+from kernelwright.model.arguments import Arguments
+from kernelwright.model.dry_run import USER_MISTAKES, said
 from kernelwright.model.load import Loaded
-from kernelwright.model.splice import Tally, compiled_with
+from kernelwright.model.memory import is_out_of_memory
+from kernelwright.model.outputs import Comparison, Leaves, leaves
+from kernelwright.model.paired import Arms, Call, timed
+from kernelwright.model.precise import Precise, State
+from kernelwright.model.sizes import other_sizes
+from kernelwright.model.splice import compiled_with
+from kernelwright.model.tally import Tally
 
-WARM_UP = 3
-CHECKED_INPUTS = 2
-HOPELESS = 1e30
-"""An error no limit admits; messages carry no infinity."""
+CHECK_SEED = 1000
+RECOMPILES = 64
+"""Shapes dynamo may compile one arm for."""
+QUICK_BUILDS = {"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True}
+"""The code is the same; headers precompiled for the next compilation cost 20 s, the probe of instruction sets 10 s."""
+Make = Callable[[int], Arguments]
 
 
-def _rms_error(found: torch.Tensor, exact: torch.Tensor) -> float:
-    """Return the relative rms error; beyond every limit if an element is not finite where float64 is."""
-    if not torch.equal(torch.isfinite(found), torch.isfinite(exact)):
-        return HOPELESS
-    finite = torch.isfinite(exact)
-    error = (found.double() - exact)[finite].square().mean().sqrt()
-    return float(error / exact[finite].square().mean().sqrt())
-
-
-def verify(loaded: Loaded, winners: tuple[Winner, ...], rounds: int, seed: int) -> ModelTimed:
-    """Return raw times of three arms in random order per round: eager, captured as is, captured with the winners."""
-    rng, tally = random.Random(seed), Tally()
-    torch._dynamo.reset()
-    captured = compiled_with(loaded.module, (), Tally())
-    # A module of its own, or dynamo would serve both arms from one cache entry. Weights are shared.
-    twin = copy.copy(loaded.module)
-    spliced = compiled_with(twin, winners, tally)
-    arms = {"eager": loaded.module, "captured": captured, "spliced": spliced}
-    times: dict[str, list[float]] = {name: [] for name in arms}
-    with torch.inference_mode():
-        errors = _errors(loaded, spliced)
-        for number in range(WARM_UP + rounds):
-            inputs = loaded.sample_inputs(rng.getrandbits(31))
-            order = list(arms)
-            rng.shuffle(order)
-            for name in (*order, *reversed(order)):
-                started = time.perf_counter()
-                arms[name](*inputs)
-                if number >= WARM_UP:
-                    times[name].append((time.perf_counter() - started) * 1e6)
+def verify(loaded: Loaded, request: VerifyModel, show: Callable[[str], None]) -> ModelTimed:
+    """Return raw times of all arms and how far the outputs of the spliced ones drift."""
+    winners = winners_of(Path(request.folder)) if request.folder else request.winners
+    subsets = request.arms or (tuple(range(len(winners))),)
+    with _dynamo(2 * len(subsets) + 2), loaded.calling():
+        arms = _arms(loaded, [[winners[place] for place in one] for one in subsets], request)
+        show("comparing outputs")
+        checks = _Checks(arms, request).all()
+        modes = []
+        if request.rounds:
+            show("timing the model with and without the winners")
+            with DeviceLock(torch_device(str(loaded.device)), show=show):
+                modes = timed(arms, request)
+    found = [tally.winners for tally in arms.tallies]
+    sites = [[one[winner.case.hash].sites for one in found if winner.case.hash in one] for winner in winners]
     return ModelTimed(
-        eager_us=tuple(times["eager"]),
-        captured_us=tuple(times["captured"]),
-        spliced_us=tuple(times["spliced"]),
-        original_error=errors[0],
-        spliced_error=errors[1],
-        spliced_calls=tally.spliced,
-        fallbacks=tally.fallbacks,
+        modes=tuple(modes),
+        checks=tuple(checks),
+        spliced_calls=tuple(tally.spliced for tally in arms.tallies),
+        fallbacks=tuple(tally.fallbacks for tally in arms.tallies),
+        sites=tuple(tuple(dict.fromkeys(place for part in parts for place in part)) for parts in sites),
+        notes=tuple(arms.notes),
     )
 
 
-def _errors(loaded: Loaded, spliced: object) -> tuple[float, float]:
-    """Return the largest error of the original and of the spliced model against float64 over several inputs."""
-    exact_model = copy.deepcopy(loaded.module).double()
-    worst = [0.0, 0.0]
-    for number in range(CHECKED_INPUTS):
-        inputs = loaded.sample_inputs(1000 + number)
-        exact = exact_model(*(item.double() if item.is_floating_point() else item for item in inputs))
-        for place, model in enumerate((loaded.module, spliced)):
-            assert callable(model)
-            worst[place] = max(worst[place], _rms_error(model(*inputs), exact))
-    return worst[0], worst[1]
+@contextmanager
+def _dynamo(arms: int) -> Iterator[None]:
+    torch._dynamo.reset()
+    limits = {"recompile_limit": RECOMPILES * arms, "accumulated_recompile_limit": 4 * RECOMPILES * arms}
+    import torch._inductor.config as inductor
+
+    known = inductor.get_config_copy()
+    quick = {name: value for name, value in QUICK_BUILDS.items() if name in known}
+    try:
+        with torch._dynamo.config.patch(**limits), inductor.patch(quick):
+            yield
+    finally:
+        torch._dynamo.reset()
+
+
+def _arms(loaded: Loaded, subsets: Sequence[Sequence[Winner]], request: VerifyModel) -> Arms:
+    # A module of its own for every arm, or dynamo would serve them from one cache entry. Weights are shared.
+    module, tallies = loaded.module, [Tally() for _ in subsets]
+    spliced = [
+        compiled_with(copy.copy(module), tuple(own), tally, request.rest)
+        for own, tally in zip(subsets, tallies, strict=True)
+    ]
+    sized = spliced
+    if request.rest != "eager":
+        sized = [compiled_with(copy.copy(module), tuple(own), Tally()) for own in subsets]
+    captured = compiled_with(copy.copy(module), (), Tally(), request.rest)
+    compiled = torch.compile(copy.copy(module), dynamic=False) if request.with_compiled else None
+    return Arms(loaded, module, captured, compiled, spliced, sized, tallies, State(module))
+
+
+class _Checks:
+    """Compares outputs on every set, and at other sizes."""
+
+    def __init__(self, arms: Arms, request: VerifyModel) -> None:
+        self.arms, self.request = arms, request
+        self.precise: Precise | None = None
+        try:
+            self.precise = Precise(arms.loaded.module)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            arms.notes.append("no memory for a copy in float64: outputs are compared with the original's")
+
+    def all(self) -> list[OutputCheck]:
+        """Return the worst output of every spliced arm per way of calling the model."""
+        found: list[OutputCheck] = []
+        for one in self.arms.loaded.sets:
+            inputs = self.request.checked_inputs
+            found += self._compared(one.name, one.make, inputs, self.arms.compiled, self.arms.spliced)
+            if not self.request.other_sizes:
+                continue
+            sizes, note = other_sizes(self.arms.loaded.module, one)
+            self.arms.notes += [note] if note else []
+            for size in sizes:
+                try:
+                    self.arms.answer(self.arms.eager, size.make(CHECK_SEED))
+                except USER_MISTAKES as error:
+                    self.arms.notes.append(f"{size.name}: the model does not take it: {said(error)}")
+                    continue
+                # torch.compile would compile anew for every size: it is asked only if eager alone is too strict.
+                checks = self._compared(size.name, size.make, 1, None, self.arms.sized)
+                if any(check.problem for check in checks) and self.arms.compiled is not None:
+                    checks = self._compared(size.name, size.make, 1, self.arms.compiled, self.arms.sized)
+                found += checks
+        self.arms.state.restore()
+        return found
+
+    def _compared(
+        self, name: str, make: Make, inputs: int, compiled: Call | None, calls: Sequence[Call]
+    ) -> list[OutputCheck]:
+        arms = self.arms
+        pooled = Comparison(len(arms.spliced))
+        for number in range(inputs):
+            # Made anew for every arm: an argument may be an object that a call changes, such as a cache.
+            given = functools.partial(make, CHECK_SEED + number)
+            framework = [arms.answer(arms.eager, given())]
+            framework += self._compiled_answer(compiled, given())
+            spliced = [self._spliced_answer(call, given()) for call in calls]
+            for place, one in enumerate(spliced):
+                if isinstance(one, str):
+                    pooled.problems[place].setdefault("call", one)
+            alive = [one if isinstance(one, dict) else framework[0] for one in spliced]
+            pooled.add(self._exact(given(), framework[0]), framework, alive)
+        elements = sum(tensor.numel() for tensor in make(CHECK_SEED).tensors())
+        found = []
+        for place in range(len(arms.spliced)):
+            worst = pooled.worst(place)
+            found.append(
+                OutputCheck(arm=place, inputs=name, elements=elements, output=worst.output, error=worst.error,
+                            own_error=worst.own_error, ratio=worst.ratio, allowed=worst.allowed,
+                            problem=worst.problem)
+            )  # fmt: skip
+        return found
+
+    def _spliced_answer(self, call: Call, given: Arguments) -> Leaves | str:
+        """Return an arm's outputs, or what it raises instead."""
+        try:
+            return self.arms.answer(call, given)
+        except USER_MISTAKES as error:
+            cause = getattr(error, "inner_exception", None)
+            if isinstance(cause, KernelwrightError):  # an artefact that was exchanged, not a wrong answer
+                raise cause from error
+            return f"raises {said(error)}"
+
+    def _compiled_answer(self, compiled: Call | None, given: Arguments) -> list[Leaves]:
+        if compiled is None or self.arms.compiled is None:
+            return []
+        try:
+            return [self.arms.answer(compiled, given)]
+        except USER_MISTAKES as error:
+            self.arms.compiled = None
+            self.arms.notes.append(f"torch.compile fails on this model: {said(error)}")
+            return []
+
+    def _exact(self, given: Arguments, eager: Leaves) -> Leaves:
+        """Return the truth; the original's own answer where there is no float64 for it."""
+        if self.precise is None:
+            return eager
+        try:
+            answer, changed = self.precise.call(given)
+        except USER_MISTAKES as error:
+            self.precise = None
+            self.arms.notes.append(
+                f"the model does not run in float64 ({said(error)}): the original's is compared"
+            )
+            return eager
+        return leaves(answer) | {f"buffer {name}": value for name, value in changed.items()}

@@ -65,8 +65,11 @@ def _row(node: Node, problem: Problem, baseline: str | None) -> dict[str, str]:
 
 
 def results_tsv(tree: Tree) -> str:
-    """Return the whole file; speed-ups stand only where the judge compared with the baseline itself."""
-    baselines: dict[str, str] = {}
+    """Return the whole file; speed-ups stand only where the judge compared with the baseline itself.
+
+    Of two baselines that is the faster one, which held the title first.
+    """
+    baselines = {key: held[0] for key, held in tree.titles.items() if held}
     for (problem_hash, candidate_hash), node in tree.nodes.items():
         if node.evaluations and node.evaluations[-1].status is Status.ACCEPTED:
             baselines.setdefault(problem_hash, candidate_hash)

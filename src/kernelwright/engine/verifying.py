@@ -1,0 +1,128 @@
+"""A folder of kernels against a model, outside a run: where it is, whether it is whole, and what it does there."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelwright.core.account import Against
+from kernelwright.core.config import RunConfig
+from kernelwright.core.errors import BadInput, BlobMissing, NotFound
+from kernelwright.core.events import ModelVerified
+from kernelwright.core.frozen import digest
+from kernelwright.core.manifest import FOLDER, NAME, Entry, Manifest, StoredFile, read
+from kernelwright.core.messages.model import OutputCheck, VerifyModel
+from kernelwright.engine.app import inductor_cache
+from kernelwright.engine.diagnose import Culprit, Diagnosis
+from kernelwright.engine.service import Show
+from kernelwright.engine.splicing import ROUNDS, Whole, asked, verification
+from kernelwright.engine.winners import winners, write_drop_in
+from kernelwright.hardware.detect import usable_cores
+from kernelwright.store.blobs import Blobs
+from kernelwright.store.disk import disk_errors
+from kernelwright.store.journal import Journal
+from kernelwright.store.locate import find_run
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What a folder of kernels does to a model."""
+
+    model: ModelVerified
+    checks: tuple[OutputCheck, ...]
+    """Of all processes, every way the model was called."""
+    culprits: tuple[Culprit, ...] = ()
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether the outputs hold on every way the model was called."""
+        return not any(check.problem for check in self.checks)
+
+
+def kernels_folder(home: Path, name: str) -> Path:
+    """Return the folder of kernels: given itself, or of a run; one that shipped them and lost them writes them anew."""
+    if (Path(name) / NAME).is_file():
+        return Path(name)
+    run = find_run(home, name)
+    if not (run / FOLDER / NAME).is_file():
+        _written(run)
+    return run / FOLDER
+
+
+def _written(run: Path) -> None:
+    tree = Journal.open(run).tree()
+    if tree.verified is None or not tree.verified.shipped:
+        reason = (
+            tree.verified.reason if tree.verified else tree.ended.reason if tree.ended else "it has not ended"
+        )
+        remedy = "`kernelwright show` says more; only what pays end to end is written."
+        raise BadInput(str(run), f"this run shipped no kernels: {reason}", remedy)
+    groups = winners(tree, Blobs(run / "blobs"))
+    stay = [one for group in groups for one in group if one.problem_hash in tree.verified.winners]
+    with disk_errors(run / FOLDER):
+        write_drop_in(run, tree, stay)
+
+
+def rest_of(folder: Path) -> str:
+    """Return who ran the rest of the model when the kernels of a run's folder were verified; eager if nobody knows."""
+    try:
+        started = Journal.open(folder.resolve().parent).tree().started
+    except NotFound:
+        return "eager"
+    config = started.config if started else {}
+    by_baseline = "inductor" if config.get("against") == Against.COMPILED else "eager"
+    return str(config.get("rest") or by_baseline)
+
+
+def checked(folder: Path) -> Manifest:
+    """Return a folder's manifest once every file it names is what it was."""
+    manifest = read(folder)
+    for entry in manifest.entries:
+        for file in _files(entry):
+            try:
+                content = (folder / file.name).read_bytes()
+            except OSError as error:
+                raise BlobMissing(file.hash, f"cannot be read: {error.strerror}") from error
+            if digest(content) != file.hash:
+                raise BlobMissing(file.hash, f"is not what was certified ({file.name})")
+    return manifest
+
+
+def _files(entry: Entry) -> list[StoredFile]:
+    parts = [part for unit in entry.units for part in (unit.binary, unit.facts)]
+    return [file for file in (entry.source, entry.library, entry.region, *parts) if file is not None]
+
+
+def copied(folder: Path, target: Path) -> Path:
+    """Copy a folder of kernels to a place that is empty or not there, and return it."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise BadInput("--to", f"{str(target)!r} is there already and is not empty", "Name another place.")
+    with disk_errors(target):
+        shutil.copytree(folder, target, dirs_exist_ok=True)
+    return target
+
+
+def verify_folder(config: RunConfig, folder: Path, home: Path, show: Show, *, diagnose: bool) -> Verified:
+    """Return what the kernels of a folder do to a model: outputs, end-to-end times, and who is to blame."""
+    assert config.model is not None
+    manifest = checked(folder)
+    request = VerifyModel(
+        spec=config.model,
+        options=config.model_options(),
+        threads=config.threads or usable_cores(),
+        winners=(),
+        folder=str(folder.resolve()),
+        rounds=ROUNDS,
+        seed=0,
+        rest=config.who_runs_the_rest(),
+        cache_folder=str(inductor_cache(home)),
+    )
+    times = asked(Whole(request, config.model_processes, show), ())
+    found = verification((), times, 0, against=config.against)
+    by_problem = {entry.problem_hash: entry.candidate_hash for entry in manifest.entries}
+    found = found.model_copy(update={"winners": by_problem})
+    checks = tuple(check for one in times for check in one.checks)
+    result = Verified(found, checks)
+    if diagnose and not result.holds:
+        labels = [(f"{one.backend} {one.case.label}", one.candidate_hash) for one in manifest.entries]
+        return Verified(found, checks, tuple(Diagnosis(request, labels, show).culprits()))
+    return result

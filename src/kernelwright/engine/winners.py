@@ -1,0 +1,114 @@
+"""The winners of a run: which there are, what goes into the model of each, and what was proven of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.case import Case
+from kernelwright.core.device import Device
+from kernelwright.core.errors import BlobMissing
+from kernelwright.core.frozen import canonical_json, digest
+from kernelwright.core.manifest import FOLDER, Certificate
+from kernelwright.core.messages.model import Winner, WinnerUnit
+from kernelwright.core.plan import kernel_unit
+from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.tree import Node, Tree
+from kernelwright.report.drop_in import write
+from kernelwright.store.blobs import Blobs
+
+
+def winner_of(node: Node, case: Case, device: Device, blobs: Blobs) -> Winner:
+    """Return a candidate as it goes into the model for a case: the very artefacts that were certified."""
+    candidate, kept = node.candidate, node.evaluations[-1].artefact_hashes
+    values = candidate.values_for(case.hash)
+    whose = {
+        "problem_hash": node.problem_hash,
+        "candidate_hash": candidate.hash,
+        "backend": candidate.backend,
+        "case": case,
+        "source": candidate.source,
+        "values": values,
+        "device": device,
+    }
+    if plugins.load("backends", candidate.backend).TIER == "A":
+        plan = run_plan(parse_plan(candidate.source), case, values, device)
+        keys = {kernel_unit(launch, case).hash[:16] for launch in plan.launches}
+        units = tuple(_unit(key, kept, blobs) for key in sorted(keys))
+        return Winner.model_validate(whose | {"plan": plan, "units": units})
+    content = kept[digest(canonical_json(values))]
+    return Winner.model_validate(whose | {"artefact": str(blobs.path(content)), "artefact_hash": content})
+
+
+def _unit(key: str, kept: dict[str, str], blobs: Blobs) -> WinnerUnit:
+    """Return one compiled kernel: the JSON beside it says how to launch it."""
+    files = {Path(name).suffix: content for name, content in kept.items() if Path(name).stem == key}
+    facts = files.pop(".json", None)
+    if facts is None or len(files) != 1:
+        raise BlobMissing(key, "was not kept by the judge with both its files")
+    (binary,) = files.values()
+    return WinnerUnit(
+        key=key,
+        binary=str(blobs.path(binary)),
+        binary_hash=binary,
+        facts=str(blobs.path(facts)),
+        facts_hash=facts,
+    )
+
+
+def expected_gain(tree: Tree, problem_hash: str) -> float:
+    """Return the share of the model's time that a problem's best saves, by what the judge measured of it."""
+    node = tree.nodes[problem_hash, tree.best[problem_hash]]
+    ratio = node.comparisons[-1].ratio if node.comparisons else 1.0
+    return tree.problems[problem_hash].share * (1 - 1 / ratio)
+
+
+def winners(tree: Tree, blobs: Blobs) -> list[tuple[Winner, ...]]:
+    """Return every problem's best that is no baseline, one entry per case of it, largest expected gain first."""
+    chosen = [
+        key
+        for key, best in tree.best.items()
+        if tree.nodes[key, best].candidate.origin is not Origin.BASELINE
+    ]
+    chosen.sort(key=lambda key: -expected_gain(tree, key))
+    return [
+        tuple(
+            winner_of(tree.nodes[key, tree.best[key]], case, tree.problems[key].device, blobs)
+            for case in tree.problems[key].cases
+        )
+        for key in chosen
+    ]
+
+
+def certificates(tree: Tree) -> dict[str, Certificate]:
+    """Return what was proven of every problem's best, by problem: one candidate may serve several."""
+    found = {}
+    for key, best in tree.best.items():
+        node, first = tree.nodes[key, best], tree.nodes[key, tree.titles[key][0]]
+        verdict = node.evaluations[-1]
+        against = [one for one in node.comparisons if one.incumbent_hash == first.candidate.hash]
+        proof = against[-1] if against else None
+        found[key] = Certificate(
+            judge_version=verdict.judge_version,
+            profile=verdict.profile,
+            status=verdict.status,
+            baseline=baseline_words(first.candidate) if proof else "",
+            ratio=proof.ratio if proof else None,
+            ci_low=proof.ci_low if proof else None,
+            ci_high=proof.ci_high if proof else None,
+            pairs=proof.pairs if proof else 0,
+            environment=verdict.environment,
+        )
+    return found
+
+
+def baseline_words(candidate: Candidate) -> str:
+    """Return a baseline's name as a sentence has it."""
+    return {"eager": "PyTorch eager", "compiled": "torch.compile"}.get(candidate.backend, candidate.backend)
+
+
+def write_drop_in(folder: Path, tree: Tree, stay: Sequence[Winner]) -> Path:
+    """Write the winners that stay as modules of their own, and return where."""
+    place = folder / FOLDER
+    write(place, stay, certificates(tree))
+    return place

@@ -1,0 +1,104 @@
+"""Which regions a run works on: ranked by what they would gain, the others named with the reason."""
+
+import pytest
+
+from kernelwright.core.account import Account, Against, Kind, Ranking, Region, ranking
+from kernelwright.core.config import RunConfig
+from kernelwright.core.device import Ceiling, Ceilings, DeviceKind
+from kernelwright.core.errors import BackendUnavailable
+from kernelwright.core.roofline import Work
+from kernelwright.engine.offering import AT_FLOOR, NO_AUTHOR, NO_PROBLEM, languages, offered, refuse_unusable
+
+LINE = Ceiling(fixed_us=0, rate=1e12)
+DEVICE = Ceilings(reading=LINE, copying=LINE, flops={"fp32": 1e12})
+"""A megabyte takes one microsecond."""
+
+
+def region(case, name: str, time_us: float, floor_us: int = 1, **given: object) -> Region:
+    fields: dict[str, object] = {
+        "kind": Kind.OP,
+        "op": case.op if case else name,
+        "name": name,
+        "sites": 3,
+        "calls": 1.0,
+        "captured_us": time_us,
+        "compiled_us": time_us,
+        "case": case,
+        "work": Work(bytes_read=floor_us * 1_000_000, bytes_written=0, flops=0, compute_class="fp32"),
+    }
+    return Region.model_validate(fields | given)
+
+
+def ranked(*regions: Region) -> Ranking:
+    return ranking(regions, Account(total_us=1000, gaps_us=0, rest_us=0), DEVICE, Against.COMPILED)
+
+
+def test_problems_come_by_the_end_to_end_gain_still_to_win_and_no_more_than_asked_for(make):
+    rows = [region(make.case(rows=8 * n), f"r{n}", time_us=100 * n) for n in (1, 3, 2)]
+    problems, told = offered(ranked(*rows), make.device(kind=DeviceKind.CPU), ("cpp",), 2, 1200.0)
+    assert [problem.cases[0].axes["rows"] for problem in problems] == [24, 16]
+    assert [problem.share for problem in problems] == [pytest.approx(0.3), pytest.approx(0.2)]
+    assert [(one.name, one.skipped) for one in told.regions] == [
+        ("r3", ""),
+        ("r2", ""),
+        ("r1", "beyond --top 2"),
+    ]
+    assert (told.against, told.total_us, told.eager_us) == (Against.COMPILED, 1000, 1200)
+
+
+def test_what_is_not_offered_is_named_with_the_reason(make):
+    graph = make.case().model_copy(update={"op": "graph"})
+    near = region(make.case(rows=16), "near", time_us=102, floor_us=100)
+    rows = (
+        region(make.case(rows=8), "norm", time_us=50),
+        near,
+        region(graph, "fusion", 300, kind=Kind.FUSION),
+        region(None, "embedding", 200, kind=Kind.SINGLE),
+        region(None, "views", 10, kind=Kind.VIEWS, work=None),
+    )
+    problems, told = offered(ranked(*rows), make.device(kind=DeviceKind.CPU), ("cpp",), 5, 1.0)
+    assert [problem.op for problem in problems] == ["rmsnorm"]
+    assert {one.name: one.skipped for one in told.regions} == {
+        "norm": "",
+        "near": AT_FLOOR,
+        "fusion": NO_AUTHOR,
+        "embedding": NO_PROBLEM,
+    }
+
+
+def test_one_case_written_in_two_forms_is_one_problem(make):
+    rows = [region(make.case(), "a", 100), region(make.case(), "b", 60)]
+    (problem,), _ = offered(ranked(*rows), make.device(kind=DeviceKind.CPU), ("cpp",), 1, 1.0)
+    assert (problem.count, problem.share) == (6, pytest.approx(0.16))
+
+
+def test_a_language_without_a_seed_has_no_author(make):
+    problems, told = offered(
+        ranked(region(make.case(), "a", 100)), make.device(kind=DeviceKind.CPU), ("python",), 5, 1.0
+    )
+    assert (problems, told.regions[0].skipped) == ([], NO_AUTHOR)
+
+
+def test_a_cpu_gets_cpp_and_a_gpu_gets_triton_before_cuda(make):
+    assert languages(RunConfig(), make.device(kind=DeviceKind.CPU)) == ("cpp",)
+    found = languages(RunConfig(), make.device())
+    assert found[0] == "triton"
+    assert set(found) <= {"triton", "cuda"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "kind", "words"),
+    [
+        ("triton", DeviceKind.CPU, "'triton' needs the model on a GPU. Pass --device cuda."),
+        ("cpp", DeviceKind.CUDA, "'cpp' needs the model on a CPU. Pass --device cpu."),
+    ],
+)
+def test_a_language_of_the_other_device_is_refused_by_name(make, backend, kind, words):
+    with pytest.raises(BackendUnavailable, match=words):
+        languages(RunConfig(backend=backend), make.device(kind=kind))
+
+
+def test_an_explicit_language_is_taken_where_it_fits(make):
+    assert languages(RunConfig(backend="cpp"), make.device(kind=DeviceKind.CPU)) == ("cpp",)
+    assert languages(RunConfig(backend="cuda"), make.device()) == ("cuda",)
+    refuse_unusable(RunConfig())
