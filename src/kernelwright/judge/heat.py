@@ -28,7 +28,8 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE, Arena
 from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched, returns_outputs
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
-from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure, check_call
+from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
+from kernelwright.judge.stages.checks import answers_to, check_answers
 
 Result = TypeVar("Result")
 Start = Callable[[Bench], Service]
@@ -39,7 +40,8 @@ MAX_CALLS = 512
 ARENA_BYTES = 192 << 20
 """Per slab: one of inputs and one of outputs per arm exist while a heat is timed."""
 ROUNDS_PER_HEAT = 2
-SPOT_CHECKS = 2
+SPOT_CHECKS = 1
+"""Calls of each round, there and back, whose answers are looked at; which half is looked at is drawn."""
 SAMPLES = 64
 """Random elements of every timed call that must be blank before and written after it: who saves a share of the time
 leaves about that share of all elements out, and a heat looks at tens of thousands."""
@@ -170,12 +172,15 @@ class Heat:
                 self._guarded(place, partial(self._warm_up, runners[place]))
             for _ in range(ROUNDS_PER_HEAT):
                 self.rng.shuffle(order)
-                for half in (order, order[::-1]):
+                looked_at = self.rng.randrange(2)
+                for number, half in enumerate((order, order[::-1])):
                     self.refill()
                     for place in half:
                         self.arenas[place].poison_outputs()
                         times[place].append(self._guarded(place, partial(self._slope, place, runners[place])))
-                        self._check_timed(place)
+                        self._check_written(place)
+                    if number == looked_at:
+                        self._check_answers()
         return [self._agreed(place, slopes) for place, slopes in enumerate(times)]
 
     def _agreed(self, place: int, slopes: list[Slope]) -> float:
@@ -221,16 +226,23 @@ class Heat:
             seconds[count] += copying if self.counts_copies else 0.0
         return Slope(seconds[short], short, seconds[long], long)
 
-    def _check_timed(self, place: int) -> None:
-        """Check what was just timed: every call wrote all of its outputs, and random ones are right."""
-        arena, arm = self.arenas[place], self.arms[place]
-        looked, left = arena.sampled(0, self.calls, SAMPLES)
+    def _check_written(self, place: int) -> None:
+        """Check what was just timed: every call wrote its outputs."""
+        looked, left = self.arenas[place].sampled(0, self.calls, SAMPLES)
         if left:
             reason = f"{left} of {looked} random output elements never written in timed calls"
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
+
+    def _check_answers(self) -> None:
+        """Check that random calls of what was just timed are right, whoever made them.
+
+        All arms read the same inputs: one answer of the reference judges all of them.
+        """
         for number in {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}:
-            if failure := check_call(arm.bench, arena, number):
-                raise TimingFailed(place, failure)
+            answers = answers_to(self.arms[0].bench, self.arenas[0], number)
+            for place, arm in enumerate(self.arms):
+                if failure := check_answers(arm.bench, self.arenas[place], number, answers):
+                    raise TimingFailed(place, failure)
 
 
 def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:
