@@ -55,7 +55,9 @@ def test_an_offset_that_loses_its_upper_bits_is_found(
 
 
 def test_the_honest_kernel_passes_beyond_the_bits(room: Judge, problem: Problem) -> None:
-    assert beyond_the_bits(room, problem, HONEST) == (4, None)
+    checked, failure = beyond_the_bits(room, problem, HONEST)
+    # A random block that lies over another one is left out.
+    assert (checked in (3, 4), failure) == (True, None)
 
 
 @pytest.mark.parametrize(

@@ -202,14 +202,13 @@ def test_what_cannot_be_applied_is_refused_in_one_line(run: Path, tmp_path: Path
     assert "_compiled_call_impl" not in vars(model)
 
 
-def test_inductor_compiles_the_rest_around_a_kernel(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inductor_compiles_the_rest_around_a_kernel(run: Path) -> None:
     import torch._inductor.config as inductor
 
     # The same code; headers precompiled for later compilations and the probe of instruction sets cost half a minute.
-    monkeypatch.setattr(inductor, "cpp_cache_precompile_headers", False)
-    monkeypatch.setattr(inductor.cpp, "vec_isa_ok", True)
+    quick = inductor.patch({"cpp_cache_precompile_headers": False, "cpp.vec_isa_ok": True})
     model = Normed()
-    with torch.no_grad():
+    with quick, torch.no_grad():
         expected = model(inputs(2))
         kernelwright.apply(model, run, rest="inductor")
         for _ in range(2):
