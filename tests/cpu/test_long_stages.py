@@ -79,9 +79,9 @@ def test_a_loss_over_rows_far_apart_needs_every_one_of_them(room: Judge) -> None
     bench = room.bench(
         problem_of("cross_entropy", cpu_device()), author_candidate("cross_entropy", "cpp", source)
     )
-    _, failure = check_big(bench, bench.op.big_case(DType.FP32, 1 << BITS))
-    assert failure is not None
-    assert failure.status is Status.WRONG
+    # A loss is one number: once in a while the wrong rows give nearly the right one.
+    found = [check_big(bench, bench.op.big_case(DType.FP32, 1 << BITS))[1] for _ in range(3)]
+    assert Status.WRONG in [failure.status for failure in found if failure]
 
 
 @pytest.mark.parametrize("op", ["softmax", "rope", "cross_entropy", "matmul", "attention", "swiglu_mlp"])
