@@ -27,7 +27,6 @@ from kernelwright.core.frames import (
 )
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.messages.builder import BUILD_REQUEST, BuildRequest
-from kernelwright.core.messages.common import Fault, Progress
 from kernelwright.core.messages.judge import (
     JUDGE_ANSWER,
     JUDGE_REQUEST,
@@ -38,6 +37,7 @@ from kernelwright.core.messages.judge import (
     EvaluationAnswer,
     JudgeSettings,
 )
+from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.messages.runner import RUNNER_ORDER, Call, Job, Region, Run
 from kernelwright.core.verdict import Profile, Status
 

@@ -18,7 +18,6 @@ from kernelwright.core.candidate import Candidate
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, KernelwrightError, ServiceDied
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages.common import Fault, Progress
 from kernelwright.core.messages.judge import (
     JUDGE_ANSWER,
     Compare,
@@ -40,6 +39,7 @@ from kernelwright.core.messages.model import (
     ProfileModel,
     VerifyModel,
 )
+from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Evaluation, Profile
 

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages.common import Fault, Progress
 from kernelwright.core.messages.judge import (
     JUDGE_REQUEST,
     Compare,
@@ -26,6 +25,7 @@ from kernelwright.core.messages.judge import (
     JudgeSettings,
     Prepare,
 )
+from kernelwright.core.messages.progress import Fault, Progress
 
 
 def main() -> None:

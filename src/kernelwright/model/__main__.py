@@ -9,13 +9,13 @@ from pydantic import BaseModel
 
 from kernelwright.core.errors import KernelwrightError, ModelNotLoadable, OutOfMemory
 from kernelwright.core.frames import read_message, write_message
-from kernelwright.core.messages.common import Fault, Progress
 from kernelwright.core.messages.model import (
     MODEL_REQUEST,
     ExtractModel,
     ProfileModel,
     VerifyModel,
 )
+from kernelwright.core.messages.progress import Fault, Progress
 
 
 def main() -> None:

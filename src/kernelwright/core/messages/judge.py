@@ -8,7 +8,7 @@ from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case
 from kernelwright.core.device import Ceilings
 from kernelwright.core.frozen import Frozen
-from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
 

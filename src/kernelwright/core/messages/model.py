@@ -13,7 +13,7 @@ from kernelwright.core.candidate import ParamValue
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
 from kernelwright.core.frozen import Frozen
-from kernelwright.core.messages.common import Fault, Progress
+from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.model_spec import ModelOptions
 from kernelwright.core.plan import LaunchPlan
 from kernelwright.core.region import Extracted
