@@ -42,7 +42,7 @@ class KernelRefused(RuntimeError):
     """A kernel that cannot be loaded or launched here; the message is one line."""
 
 
-class _Tensor(ctypes.Structure):
+class KwTensor(ctypes.Structure):
     """The C struct `kw_tensor` a C++ kernel is called with."""
 
     _fields_ = (
@@ -84,7 +84,7 @@ def strides_of(spec: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _number(value: bool | int | float) -> Any:
+def c_number(value: bool | int | float) -> Any:
     """Return a scalar as the C ABI passes it."""
     if isinstance(value, bool):
         return ctypes.c_int32(value)
@@ -113,16 +113,16 @@ class NativeKernel:
             struct.data = address
         return int(self.function(*arguments))
 
-    def _laid_out(self) -> tuple[list[_Tensor], tuple[Any, ...]]:
+    def _laid_out(self) -> tuple[list[KwTensor], tuple[Any, ...]]:
         specs = (*self.case["inputs"], *self.case["outputs"])
         structs = []
         for spec in specs:
             axes = ctypes.c_int64 * MAX_AXES
             shape, strides = axes(*spec["shape"]), axes(*strides_of(spec))
-            structs.append(_Tensor(0, shape, strides, len(spec["shape"]), DTYPE_CODES[spec["dtype"]]))
+            structs.append(KwTensor(0, shape, strides, len(spec["shape"]), DTYPE_CODES[spec["dtype"]]))
         references = [ctypes.byref(struct) for struct in structs]
         split = len(self.case["inputs"])
-        scalars = map(_number, self.case["scalars"].values())
+        scalars = map(c_number, self.case["scalars"].values())
         return structs, (*references[:split], *scalars, *references[split:])
 
 

@@ -5,10 +5,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from kernelwright.backends._bare_launch import DTYPE_CODES, MAX_AXES, KwTensor, c_number
 from kernelwright.core.candidate import ParamValue
-from kernelwright.core.case import Case, DType, TensorSpec
+from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.plan_language import PlanFault, parse_params
 from kernelwright.core.ports import Availability, BuildResult
 from kernelwright.core.verdict import Status
@@ -44,18 +44,8 @@ SANITIZERS = (
 )
 MAX_SOURCE_BYTES = 1 << 20
 MAX_LOG_BYTES = 8192
-MAX_AXES = 8
 BUILD_SECONDS = 120
 
-DTYPE_CODES = {
-    DType.FP32: 0,
-    DType.FP16: 1,
-    DType.BF16: 2,
-    DType.FP64: 3,
-    DType.INT64: 4,
-    DType.INT32: 5,
-    DType.BOOL: 6,
-}
 REFUSALS = {1: "dtype", 2: "layout", 3: "shape"}
 
 
@@ -140,18 +130,6 @@ def _macro(value: ParamValue) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-class KwTensor(ctypes.Structure):
-    """The C struct `kw_tensor`."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("shape", ctypes.c_int64 * MAX_AXES),
-        ("stride", ctypes.c_int64 * MAX_AXES),
-        ("ndim", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-    )
-
-
 def tensor_struct(spec: TensorSpec, address: int) -> KwTensor:
     """Return the C view of a tensor whose first element lies at `address`."""
     axes = len(spec.shape)
@@ -160,12 +138,6 @@ def tensor_struct(spec: TensorSpec, address: int) -> KwTensor:
         (ctypes.c_int64 * MAX_AXES)(*spec.element_strides),
     )
     return KwTensor(address, shape, stride, axes, DTYPE_CODES[spec.dtype])
-
-
-def _scalar(value: bool | int | float) -> Any:
-    if isinstance(value, bool):
-        return ctypes.c_int32(value)
-    return ctypes.c_int64(value) if isinstance(value, int) else ctypes.c_double(value)
 
 
 def open_kernel(artefact: Path) -> Callable[..., int]:
@@ -184,7 +156,7 @@ def bind(
     def closure(case: Case, addresses: Mapping[str, int]) -> Callable[[], int]:
         tensors = [tensor_struct(spec, addresses[spec.name]) for spec in (*case.inputs, *case.outputs)]
         references = [ctypes.byref(tensor) for tensor in tensors]
-        scalars = [_scalar(value) for value in case.scalars.values()]
+        scalars = [c_number(value) for value in case.scalars.values()]
         split = len(case.inputs)
         arguments = (*references[:split], *scalars, *references[split:])
         return lambda: function(*arguments)

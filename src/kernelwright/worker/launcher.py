@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelwright.backends._bare_launch import DEFAULT_SHARED_BYTES, SCALARS, TENSOR_MAP_BYTES
 from kernelwright.core.case import Case
 from kernelwright.core.plan import (
     BufferArg,
@@ -21,20 +22,6 @@ from kernelwright.core.plan import (
     TensorMapArg,
     kernel_unit,
 )
-
-SCALARS: dict[str, type[Any]] = {
-    "i1": ctypes.c_int8,
-    "i8": ctypes.c_int8,
-    "i16": ctypes.c_int16,
-    "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64,
-    "u32": ctypes.c_uint32,
-    "u64": ctypes.c_uint64,
-    "fp32": ctypes.c_float,
-    "fp64": ctypes.c_double,
-}
-DEFAULT_SHARED_BYTES = 48 << 10
-TENSOR_MAP_BYTES = 128
 
 
 class LaunchFailed(Exception):
