@@ -11,11 +11,12 @@ import torch
 
 from kernelwright.core.errors import BadInput, BlobMissing, NotFound
 from kernelwright.core.frozen import digest
-from kernelwright.core.manifest import FOLDER, FORMAT, Manifest, parse, read
+from kernelwright.core.manifest import FOLDER, FORMAT, Manifest, parse
 from kernelwright.core.messages.model import Winner
 from kernelwright.model.apply import winners_of
 from kernelwright.model.launching import open_winner
 from kernelwright.report import drop_in
+from kernelwright.store.manifest import read_manifest
 from tests.cheats.test_catalogue import H200
 from tests.cpu.splice_winners import CERTIFICATE, Normed, cpp_winner, gpu_winner, problem_of, written
 
@@ -124,7 +125,7 @@ def test_another_processor_is_refused(kernels: Path, tmp_path: Path) -> None:
 
 
 def test_the_manifest_says_everything_and_comes_back_whole(kernels: Path) -> None:
-    manifest = read(kernels / FOLDER)
+    manifest = read_manifest(kernels / FOLDER)
     assert [entry.case.axes["rows"] for entry in manifest.entries] == [16, 40]
     assert [entry.certificate for entry in manifest.entries] == [CERTIFICATE, CERTIFICATE]
     assert manifest.versions["torch"] == version("torch")
@@ -163,7 +164,7 @@ def test_a_broken_manifest_is_refused_in_one_line(name: str, kernels: Path) -> N
 
 def test_a_folder_without_a_manifest_is_told(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"manifest\.json"):
-        read(tmp_path)
+        read_manifest(tmp_path)
 
 
 def test_writing_again_replaces_the_folder_whole(tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_writing_again_replaces_the_folder_whole(tmp_path: Path) -> None:
     Path(one.artefact).write_bytes(b"other")
     with pytest.raises(BlobMissing, match="certificate"):
         drop_in.write(folder, (one,), {one.candidate_hash: CERTIFICATE})
-    assert len(read(folder).entries) == 1
+    assert len(read_manifest(folder).entries) == 1
     assert {path.name for path in tmp_path.iterdir()} == {"built", FOLDER}
 
 

@@ -19,7 +19,7 @@ from kernelwright.core.events import (
     RunStarted,
 )
 from kernelwright.core.frozen import digest
-from kernelwright.core.manifest import FOLDER, read
+from kernelwright.core.manifest import FOLDER
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree, fold
 from kernelwright.core.verdict import (
@@ -41,6 +41,7 @@ from kernelwright.judge.evaluate import Judge
 from kernelwright.ops import rmsnorm
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.journal import Journal
+from kernelwright.store.manifest import read_manifest
 
 GPU = Device(
     kind=DeviceKind.CUDA, name="NVIDIA H200", arch="sm_90", units=132, memory_bytes=1 << 37,
@@ -112,7 +113,7 @@ def test_what_the_judge_compiled_is_what_is_spliced_and_shipped(
         assert Path(unit.binary).read_bytes().startswith(b"\x7fELF")
         assert Path(unit.facts).read_text().startswith("{")
     folder = write_drop_in(tmp_path, tree, [winner])
-    (entry,) = read(folder).entries
+    (entry,) = read_manifest(folder).entries
     assert folder == tmp_path / FOLDER
     assert (entry.certificate.ratio, entry.certificate.baseline) == (2.0, "PyTorch eager")
     assert entry.launched == tuple(unit.key for unit in winner.units)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from kernelwright.core.candidate import ParamValue
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
-from kernelwright.core.errors import BadInput, NotFound
+from kernelwright.core.errors import BadInput
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import LaunchPlan
 from kernelwright.core.verdict import Profile, Status
@@ -138,14 +138,3 @@ def parse(text: str, path: Path | str) -> Manifest:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the file"
         raise BadInput(str(path), f"{where}: {first['msg']}", HELP) from error
-
-
-def read(folder: Path) -> Manifest:
-    """Return the manifest of a folder of drop-in kernels; the files it names are checked when they are loaded."""
-    path = folder / NAME
-    try:
-        return parse(path.read_text(), path)
-    except FileNotFoundError as error:
-        raise NotFound("Manifest", path, "Give a folder that `kernelwright optimize` wrote.") from error
-    except UnicodeDecodeError as error:
-        raise BadInput(str(path), "it is no text", HELP) from error

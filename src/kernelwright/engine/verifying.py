@@ -6,10 +6,9 @@ from pathlib import Path
 
 from kernelwright.core.account import Against
 from kernelwright.core.config import RunConfig
-from kernelwright.core.errors import BadInput, BlobMissing, NotFound
+from kernelwright.core.errors import BadInput, NotFound
 from kernelwright.core.events import ModelVerified
-from kernelwright.core.frozen import digest
-from kernelwright.core.manifest import FOLDER, NAME, Entry, Manifest, StoredFile, read
+from kernelwright.core.manifest import FOLDER, NAME, Entry, Manifest, StoredFile
 from kernelwright.core.messages.model import OutputCheck, VerifyModel
 from kernelwright.engine.app import inductor_cache
 from kernelwright.engine.diagnose import Culprit, Diagnosis
@@ -21,6 +20,7 @@ from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors
 from kernelwright.store.journal import Journal
 from kernelwright.store.locate import find_run
+from kernelwright.store.manifest import certified, read_manifest
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,10 @@ def rest_of(folder: Path) -> str:
 
 def checked(folder: Path) -> Manifest:
     """Return a folder's manifest once every file it names is what it was."""
-    manifest = read(folder)
+    manifest = read_manifest(folder)
     for entry in manifest.entries:
         for file in _files(entry):
-            try:
-                content = (folder / file.name).read_bytes()
-            except OSError as error:
-                raise BlobMissing(file.hash, f"cannot be read: {error.strerror}") from error
-            if digest(content) != file.hash:
-                raise BlobMissing(file.hash, f"is not what was certified ({file.name})")
+            certified(folder / file.name, file.hash)
     return manifest
 
 

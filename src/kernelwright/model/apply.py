@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from kernelwright.core.errors import BadInput, BlobMissing
-from kernelwright.core.frozen import digest
-from kernelwright.core.manifest import FOLDER, NAME, StoredFile, read
+from kernelwright.core.errors import BadInput
+from kernelwright.core.manifest import FOLDER, NAME, StoredFile
 from kernelwright.core.messages.model import Winner, WinnerUnit
 from kernelwright.model.dynamo import Backend
 from kernelwright.model.splice import Rest, Splicer
 from kernelwright.model.tally import Tally
 from kernelwright.store.locate import find_run, home
+from kernelwright.store.manifest import certified, read_manifest
 
 SLOT = "_compiled_call_impl"
 """Where torch's modules keep what is called instead of their own code."""
@@ -36,7 +36,7 @@ def folder_of(run_or_folder: str | Path) -> Path:
 
 def winners_of(folder: Path) -> tuple[Winner, ...]:
     """Return the winners of a folder of kernels, with the paths their files have now."""
-    manifest = read(folder)
+    manifest = read_manifest(folder)
     return tuple(
         Winner(
             problem_hash=entry.problem_hash,
@@ -66,15 +66,7 @@ def winners_of(folder: Path) -> tuple[Winner, ...]:
 
 
 def _text(folder: Path, file: StoredFile | None) -> str:
-    if file is None:
-        return ""
-    try:
-        content = (folder / file.name).read_bytes()
-    except OSError as error:
-        raise BlobMissing(file.hash, f"cannot be read: {error.strerror}") from error
-    if digest(content) != file.hash:
-        raise BlobMissing(file.hash, "does not match its certificate")
-    return content.decode()
+    return certified(folder / file.name, file.hash).decode() if file else ""
 
 
 class SplicedCall:

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from kernelwright.core.messages.model import Winner
-from kernelwright.model.capture import backend
+from kernelwright.model.capture import backend, placeholders
 from kernelwright.model.splice import Splicer
 
 MOST_SIZES = 64
@@ -90,7 +90,7 @@ class Backend:
 
 
 def _examples(graph: GraphModule) -> list[Any]:
-    return [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
+    return [node.meta.get("example_value") for node in placeholders(graph)]
 
 
 def _is_open(example: Any) -> bool:
@@ -107,7 +107,7 @@ class Sizes:
         self.places = [place for place, one in enumerate(examples) if isinstance(one, torch.SymInt)]
         self.symbols = [examples[place].node.expr for place in self.places]
         nodes = list(graph.graph.nodes)
-        given = [node for node in nodes if node.op == "placeholder"]
+        given = placeholders(graph)
         fixed = {given[place] for place in weights}
         self.fixed = {_elements(node) for node in fixed}
         self.open = {_elements(node) for node in nodes if node not in fixed} - {None}

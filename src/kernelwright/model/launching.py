@@ -9,9 +9,9 @@ import torch
 from kernelwright.backends._bare_launch import NativeKernel, PlannedKernel
 from kernelwright.backends._bare_table import other_device
 from kernelwright.core.errors import BlobMissing, DeviceMissing
-from kernelwright.core.frozen import digest
 from kernelwright.core.messages.model import Winner
 from kernelwright.core.plan import kernel_unit
+from kernelwright.store.manifest import certified
 
 Kernel = Callable[..., int]
 """Takes the addresses of inputs and outputs in the case's order; answers 0, or a number if it declines."""
@@ -19,45 +19,37 @@ Kernel = Callable[..., int]
 
 def is_home(winner: Winner, device: torch.device) -> bool:
     """Tell whether a winner was certified on such a device: a machine may have several kinds of them."""
-    certified = winner.device.model_dump(mode="json") if winner.device else None
+    where = winner.device.model_dump(mode="json") if winner.device else None
     kind = "cpu" if winner.plan is None else "cuda"
-    return bool(device.type == kind and not other_device(certified, device.index))
-
-
-def _certified(path: str, content_hash: str) -> bytes:
-    """Return a certified file, refusing one whose content is not what was certified."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise BlobMissing(content_hash, f"cannot be read: {error.strerror}") from error
-    if digest(content) != content_hash:
-        raise BlobMissing(content_hash, "does not match its certificate")
-    return content
+    return bool(device.type == kind and not other_device(where, device.index))
 
 
 def check(winner: Winner) -> None:
     """Raise unless every file of a winner is what was certified, and the device it was certified on is here."""
-    certified = winner.device.model_dump(mode="json") if winner.device else None
+    where = winner.device.model_dump(mode="json") if winner.device else None
     count = torch.cuda.device_count() if winner.plan is not None else 1
-    problems = [other_device(certified, index) for index in range(max(1, count))]
+    problems = [other_device(where, index) for index in range(max(1, count))]
     if all(problems):
         title = winner.device.title if winner.device else ""
         raise DeviceMissing(title, f"it is {problems[0]}", "Optimise the model on this machine.")
     if winner.plan is None:
-        _certified(winner.artefact, winner.artefact_hash)
+        certified(Path(winner.artefact), winner.artefact_hash)
     for unit in winner.units:
-        _certified(unit.binary, unit.binary_hash)
-        _certified(unit.facts, unit.facts_hash)
+        certified(Path(unit.binary), unit.binary_hash)
+        certified(Path(unit.facts), unit.facts_hash)
 
 
 def open_winner(winner: Winner, device: torch.device | None = None) -> Kernel:
     """Load a certified kernel on a device, refusing one whose content is not what was certified."""
     case = winner.case.model_dump(mode="json")
     if winner.plan is None:
-        _certified(winner.artefact, winner.artefact_hash)
+        certified(Path(winner.artefact), winner.artefact_hash)
         return NativeKernel(winner.artefact, case)
     units = {
-        unit.key: (_certified(unit.binary, unit.binary_hash), _certified(unit.facts, unit.facts_hash))
+        unit.key: (
+            certified(Path(unit.binary), unit.binary_hash),
+            certified(Path(unit.facts), unit.facts_hash),
+        )
         for unit in winner.units
     }
     kernels = []

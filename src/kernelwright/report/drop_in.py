@@ -19,6 +19,7 @@ from kernelwright.core.manifest import FORMAT, NAME, Certificate, Entry, Manifes
 from kernelwright.core.messages.model import Winner
 from kernelwright.core.plan import kernel_unit
 from kernelwright.core.region import GRAPH
+from kernelwright.store.manifest import certified
 
 ARTEFACTS = "artefacts"
 CARRIED = ("_bare_launch.py", "_bare_table.py")
@@ -92,13 +93,7 @@ def _kept(draft: Path, content: bytes, suffix: str) -> StoredFile:
 
 def _copied(draft: Path, path: str, content_hash: str, suffix: str) -> StoredFile:
     """Copy a certified file, refusing one that is not what was certified."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise BlobMissing(content_hash, f"cannot be read: {error.strerror}") from error
-    if digest(content) != content_hash:
-        raise BlobMissing(content_hash, "does not match its certificate")
-    return _kept(draft, content, suffix)
+    return _kept(draft, certified(Path(path), content_hash), suffix)
 
 
 def _certificate(winner: Winner, certificates: Mapping[str, Certificate]) -> Certificate:
