@@ -14,6 +14,7 @@ from kernelwright.core.candidate import Origin
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.messages.model import ModelTimed, VerifyModel
 from kernelwright.core.model_spec import ModelOptions
+from kernelwright.core.verdict import Status
 from kernelwright.engine.service import ask_model
 from kernelwright.store.journal import Journal
 
@@ -63,6 +64,9 @@ def check_run(home: Path) -> None:
         own = [node.candidate for (owner, _), node in tree.nodes.items() if owner == key]
         assert [one.backend for one in own[:3]] == ["eager", "compiled", "triton"]
         assert [one.origin for one in own[:3]] == [Origin.BASELINE, Origin.BASELINE, Origin.AUTHOR]
+        for one in own[:2]:
+            verdict = tree.nodes[key, one.hash].evaluations[0]
+            assert verdict.status is Status.ACCEPTED, (one.backend, verdict.failure)
     if tree.verified is not None:
         assert tree.verified.mode in ("plain", "graph")
         assert tree.verified.drift > 0

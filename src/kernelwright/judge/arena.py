@@ -205,8 +205,9 @@ class Arena:
         return looked, left
 
     def _poison(self, dtype: DType) -> int:
+        # A payload with its first bit clear and its last bit set: all zeros is a CPU's own NaN, all ones a GPU's.
         _, quiet, free = BITS[dtype]
-        return quiet | (self.poison_payload & ((1 << free) - 1)) | 1
+        return quiet | (self.poison_payload & ((1 << free - 1) - 1)) | 1
 
     def unwritten(self, call: int, spec: TensorSpec) -> int:
         """Return how many elements of an output still carry the poison."""
