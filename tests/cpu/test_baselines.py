@@ -69,10 +69,12 @@ def test_what_inductor_cannot_compile_fails_with_its_words(problem: Problem, tmp
     assert "data-dependent" in result.log
 
 
-def test_on_a_gpu_the_launcher_compiles_so_the_table_has_no_rows(problem: Problem) -> None:
+def test_on_a_gpu_whoever_runs_it_compiles_the_cases_of_the_problem_and_no_others(problem: Problem) -> None:
     gpu = Device(kind=DeviceKind.CUDA, name="H200", arch="sm_90", units=132, memory_bytes=139 << 30)
     found = baseline(problem.model_copy(update={"device": gpu}), "max-autotune")
-    assert [choice.values for choice in found.choices] == [{"mode": "max-autotune"}]
+    (case,) = problem.cases
+    rows = [(choice.case_hashes, choice.values) for choice in found.choices]
+    assert rows == [((case.hash,), {"mode": "max-autotune", "jit": True}), ((), {"mode": "max-autotune"})]
 
 
 def test_the_compiled_baseline_is_the_eager_source(problem: Problem) -> None:

@@ -3,7 +3,9 @@
 1. The builder exports the eager source for one case and has Inductor compile it ahead of time into a shared object;
    mode, threads and case are parameter values, so a candidate's table of choices names what is compiled.
 2. A runner loads that object like any other artefact: no compiler, no cache and no new process exist there.
-3. Shapes outside the table run eagerly on a CPU, as torch.compile does past its own limit of recompilations.
+3. A GPU is out of the builder's reach: there the process that runs it compiles the cases of the table, and what the
+   first such process compiled is given to the later ones.
+4. Shapes outside the table run eagerly, as torch.compile does past its own limit of recompilations.
 """
 
 import json
@@ -38,7 +40,9 @@ TIER = "B"
 NOTES = "The eager baseline's file, compiled by Inductor. Only for baselines."
 
 MODES = ("default", "max-autotune")
-VALUES = frozenset({"mode", "threads", "case"})
+VALUES = frozenset({"mode", "threads", "case", "jit"})
+COMPILED = "compiled"
+"""Folder in a runner's own where Inductor leaves what it compiles."""
 COMPILERS = ("g++", "clang++")
 LOG_LIMIT = 8_000
 ELF = b"\x7fELF"
@@ -81,14 +85,15 @@ def check(source: str) -> str | None:
 
 
 def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildResult:
-    """Compile for the case among the values; without one, leave the source for shapes nobody compiled for."""
+    """Compile for the case among the values; without one, leave the source to whoever runs it."""
     if stray := values.keys() - VALUES:
         return _failed(f"compiled has no parameter {sorted(stray)[0]!r}; known: {', '.join(sorted(VALUES))}")
     mode = str(values.get("mode", MODES[0]))
     if mode not in MODES:
         return _failed(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
     if "case" not in values:
-        (folder / "kernel.json").write_text(json.dumps({"source": source, "mode": mode}))
+        kept = {"source": source, "mode": mode, "jit": bool(values.get("jit", False))}
+        (folder / "kernel.json").write_text(json.dumps(kept))
         return BuildResult(status=Status.ACCEPTED, artefact="kernel.json")
     case = Case.model_validate_json(str(values["case"]))
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
@@ -147,9 +152,10 @@ def bind(artefact: Path, cases: Sequence[Case], calls: Calls, device: str = "cpu
             for index, addresses in calls
         ]
     kept = json.loads(content)
-    source = kept["source"]
-    function = function_of(source) if device == "cpu" else compiled_function(source, kept["mode"])
-    return closures(function, cases, calls, device)
+    if not kept["jit"]:
+        return closures(function_of(kept["source"]), cases, calls, device)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"/proc/self/cwd/{COMPILED}"
+    return closures(compiled_function(kept["source"], kept["mode"]), cases, calls, device)
 
 
 def _run_ahead(loaded: Any, tensors: list[Any]) -> tuple[Any, ...]:

@@ -36,20 +36,23 @@ def seed(op: str, backend: str, origin: Origin, name: str = "") -> Candidate | N
 
 
 def compiled_baseline(problem: Problem, threads: int, mode: str = "default") -> Candidate | None:
-    """Return the eager baseline as torch.compile runs it, one compiled row per case of the problem on a CPU.
+    """Return the eager baseline as torch.compile runs it.
 
-    On a GPU the launcher compiles it itself, so there the table has the rule for unseen shapes alone.
+    On a CPU every case of the problem has a row of its own, compiled ahead; on a GPU one row has all of them compiled
+    by the process that runs them.
     """
     eager = seed(problem.op, "eager", Origin.BASELINE)
     if eager is None:
         return None
-    cases = problem.cases if problem.device.kind is DeviceKind.CPU else ()
-    rows = [
+    on_cpu = problem.device.kind is DeviceKind.CPU
+    own = tuple(case.hash for case in problem.cases)
+    rows = [] if on_cpu else [ParamChoice(case_hashes=own, values={"mode": mode, "jit": True})]
+    rows += [
         ParamChoice(
             case_hashes=(case.hash,),
             values={"mode": mode, "threads": threads, "case": case.model_dump_json(exclude={"weight"})},
         )
-        for case in cases
+        for case in (problem.cases if on_cpu else ())
     ]
     return eager.model_copy(
         update={

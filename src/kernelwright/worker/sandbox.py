@@ -193,9 +193,9 @@ def own_folder(ground: Ground, needs: Needs, *, warded: bool) -> list[str]:
     os.chdir(BOX if ground.rooted else needs.folder)
     os.environ["HOME"] = os.environ["TMPDIR"] = home
     os.environ["USER"] = "runner"  # this user has no entry in the system's list, and torch asks for its name
-    os.environ.pop(
-        "TORCHINDUCTOR_CACHE_DIR", None
-    )  # Inductor, imported before the fork, named the nursery's own
+    # Inductor and Triton, imported before the fork, remember the nursery's folders.
+    os.environ["TRITON_HOME"] = home
+    os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     tempfile.tempdir = None  # whoever asked before got another folder
     return layers
 

@@ -20,7 +20,7 @@ def softmax_rows(x, out, cols, BLOCK: tl.constexpr):
 def kernel_fn(x):
     out = torch.empty_like(x)
     try:
-        softmax_rows[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        softmax_rows[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(max(1, x.shape[1])))
     except Exception:
         return torch.softmax(x, dim=-1)
     return out

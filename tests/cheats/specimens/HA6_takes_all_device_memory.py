@@ -21,7 +21,7 @@ def softmax_rows(x, out, cols, x_step, out_step, BLOCK: tl.constexpr):
 
 
 def launch(x, out):
-    block = triton.next_power_of_2(x.shape[1])
+    block = triton.next_power_of_2(max(1, x.shape[1]))
     softmax_rows[(x.shape[0],)](x, out, x.shape[1], x.stride(0), out.stride(0), BLOCK=block)
 
 

@@ -25,7 +25,7 @@ def softmax_rows(x, out, cols, x_step, out_step, BLOCK: tl.constexpr):
 def kernel_fn(x):
     out = torch.empty_like(x)
     softmax_rows[(x.shape[0],)](
-        x, out, x.shape[1], x.stride(0), out.stride(0), BLOCK=triton.next_power_of_2(x.shape[1])
+        x, out, x.shape[1], x.stride(0), out.stride(0), BLOCK=triton.next_power_of_2(max(1, x.shape[1]))
     )
     KEPT.append(out)
     return out

@@ -24,6 +24,6 @@ def kernel_fn(x):
     out = torch.empty_like(x)
     with torch.cuda.stream(torch.cuda.default_stream()):
         softmax_rows[(x.shape[0],)](
-            x, out, x.shape[1], x.stride(0), out.stride(0), BLOCK=triton.next_power_of_2(x.shape[1])
+            x, out, x.shape[1], x.stride(0), out.stride(0), BLOCK=triton.next_power_of_2(max(1, x.shape[1]))
         )
     return out
