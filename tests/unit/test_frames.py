@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from kernelwright.core import frames
+from kernelwright.core.brief import Trial
 from kernelwright.core.errors import BadFrame
 from kernelwright.core.frames import (
     HEADER,
@@ -36,10 +37,12 @@ from kernelwright.core.messages.judge import (
     Evaluate,
     EvaluationAnswer,
     JudgeSettings,
+    Screen,
+    ScreeningAnswer,
 )
 from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.messages.runner import RUNNER_ORDER, Call, Job, Region, Run
-from kernelwright.core.verdict import Profile, Status
+from kernelwright.core.verdict import Profile, Screening, Status
 
 TEXT = st.text('ab "\\\n\0é€😀{}[]:,', max_size=30)
 BIG = st.integers(0, 1 << 62)
@@ -101,19 +104,30 @@ def test_orders_to_a_runner_come_back_unchanged(make, first, count, number):
 
 def test_questions_and_answers_of_the_judge_come_back_unchanged(make):
     problem, candidate = make.problem(), make.candidate()
+    trial = Trial(candidate_hash=candidate.hash, values={"BLOCK": 64}, case_hash=problem.cases[0].hash)
+    look = Screening(**trial.model_dump(), problem_hash=problem.hash, status=Status.ACCEPTED, latency_us=1.5)
     asked = [
         JudgeSettings(
             threads=2, max_pairs=60, alpha=0.001, hidden_shapes=8, cache_folder="/c", blob_folder="/b"
         ),
+        Screen(problem=problem, candidate=candidate, trials=(trial, trial)),
         Evaluate(problem=problem, candidate=candidate, profile=Profile.KEEP),
         Compare(problem=problem, incumbent=make.baseline(), challengers=(candidate,)),
     ]
     answered = [
+        ScreeningAnswer(screenings=(look, look)),
         EvaluationAnswer(evaluation=make.evaluation(candidate, problem)),
         ComparisonAnswer(results=(make.comparison(make.baseline(), candidate, problem),)),
     ]
     assert read_all(b"".join(map(pack, asked)), JUDGE_REQUEST) == asked
     assert read_all(b"".join(map(pack, answered)), JUDGE_ANSWER) == answered
+
+
+def test_a_look_at_one_candidate_holds_no_trial_of_another(make):
+    problem, candidate = make.problem(), make.candidate()
+    trial = Trial(candidate_hash=make.baseline().hash, values={}, case_hash=problem.cases[0].hash)
+    with pytest.raises(ValueError, match="trials of"):
+        Screen(problem=problem, candidate=candidate, trials=(trial,))
 
 
 def test_stream_that_dribbles_is_read_whole():

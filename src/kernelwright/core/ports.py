@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pydantic import Field
 
-from kernelwright.core.brief import Answer, Brief
+from kernelwright.core.brief import Answer, Brief, Trial
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, Distribution, DType, Layout
+from kernelwright.core.device import Device
 from kernelwright.core.expansion import Allowance, Expansion
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work
+from kernelwright.core.technique import Bottleneck
 from kernelwright.core.tree import Tree
-from kernelwright.core.verdict import Comparison, Evaluation, NullModel, Profile, Status
+from kernelwright.core.verdict import Comparison, Evaluation, NullModel, Profile, Screening, Status
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -255,6 +257,44 @@ class Strategy(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Subject:
+    """What a move is applied to."""
+
+    source: str
+    backend: str
+    op: str
+    cases: tuple[Case, ...]
+    """Sizes it is to be fast on."""
+    device: Device
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A source after a move."""
+
+    source: str
+    note: str
+    """What was changed, in a few words that tell two ways of the same move apart."""
+    values: Mapping[str, ParamValue] = field(default_factory=dict)
+    """Parameters the move sets; all others stay as they are chosen."""
+
+
+class Move(Protocol):
+    """A mechanical rewrite: one file of `moves/`; a pure function on parsed code."""
+
+    SUMMARY: str
+    """One line: what is changed."""
+    BACKENDS: tuple[str, ...]
+    """Languages it can read."""
+    AGAINST: tuple[Bottleneck, ...]
+    """What it helps against, the likeliest first."""
+
+    def apply(self, subject: Subject) -> Sequence[Moved] | str:
+        """Return the ways to do it here, the likeliest first, or why there is none."""
+        ...
+
+
 class Agent(Protocol):
     """An author."""
 
@@ -276,6 +316,12 @@ class AgentFile(Protocol):
 
 class Judge(Protocol):
     """The verdict: reached by the engine through a process boundary."""
+
+    def screen(
+        self, problem: Problem, candidate: Candidate, trials: Sequence[Trial]
+    ) -> tuple[Screening, ...]:
+        """Return a cheap look per trial, in order: nothing can be kept on one."""
+        ...
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter
 
 import kernelwright
 from kernelwright.core import errors
+from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, KernelwrightError, ServiceDied
@@ -29,6 +30,8 @@ from kernelwright.core.messages.judge import (
     EvaluationAnswer,
     JudgeSettings,
     Prepare,
+    Screen,
+    ScreeningAnswer,
 )
 from kernelwright.core.messages.model import (
     MODEL_ANSWER,
@@ -41,7 +44,7 @@ from kernelwright.core.messages.model import (
 )
 from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.problem import Problem
-from kernelwright.core.verdict import Comparison, Evaluation, Profile
+from kernelwright.core.verdict import Comparison, Evaluation, Profile, Screening
 
 Message = TypeVar("Message")
 Show = Callable[[str], None]
@@ -175,6 +178,15 @@ class JudgeClient:
         """Tell the judge what it will be asked about next, before it is asked about something else."""
         with suppress(ServiceDied):  # whoever asks next finds out, and starts it again
             self.child.send(Prepare(problem=problem, candidate=candidate))
+
+    def screen(
+        self, problem: Problem, candidate: Candidate, trials: Sequence[Trial]
+    ) -> tuple[Screening, ...]:
+        """Return a cheap look per trial, in order; why one failed is told as progress."""
+        answer = self._ask(Screen(problem=problem, candidate=candidate, trials=tuple(trials)))
+        if not isinstance(answer, ScreeningAnswer):
+            raise ServiceDied("judge", f"answered {type(answer).__name__} to Screen")
+        return answer.screenings
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""

@@ -1,8 +1,8 @@
 """`python -m kernelwright.judge`: the judge process. Requests on standard input, answers on standard output.
 
 1. The engine starts it with an environment that holds no key, and sends `JudgeSettings`.
-2. It starts the reference and the nursery, then answers `Describe`, `Evaluate` and `Compare` one by one; `Prepare` is
-   carried out beside them.
+2. It starts the reference and the nursery, then answers `Describe`, `Screen`, `Evaluate` and `Compare` one by one;
+   `Prepare` is carried out beside them.
 3. A candidate's failure is part of an answer. A mistake of ours is a `Fault`; the judge lives on.
 4. When the engine hangs up, it kills its children and ends.
 """
@@ -24,6 +24,7 @@ from kernelwright.core.messages.judge import (
     EvaluationAnswer,
     JudgeSettings,
     Prepare,
+    Screen,
 )
 from kernelwright.core.messages.progress import Fault, Progress
 
@@ -57,6 +58,8 @@ def _answer(judge: object, request: BaseModel) -> BaseModel:
     try:
         if isinstance(request, Describe):
             return judge.describe(request)
+        if isinstance(request, Screen):
+            return judge.screen(request)
         if isinstance(request, Evaluate):
             verdict = judge.evaluate(request.problem, request.candidate, request.profile)
             return EvaluationAnswer(evaluation=verdict)

@@ -26,6 +26,8 @@ from kernelwright.core.messages.judge import (
     Disqualified,
     JudgeSettings,
     Prepare,
+    Screen,
+    ScreeningAnswer,
 )
 from kernelwright.core.messages.reference import DESCRIBED
 from kernelwright.core.problem import Problem
@@ -46,6 +48,7 @@ from kernelwright.judge.children import Service
 from kernelwright.judge.execution import collect, compile_ahead, compile_cases, launches_plans
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.nurseries import Nurseries
+from kernelwright.judge.screening import Grounds, screen
 from kernelwright.judge.stages import Bench, Failure, run_stage
 from kernelwright.judge.stages.intake import guards
 from kernelwright.judge.timing import certify, refuse_interpreted
@@ -76,6 +79,8 @@ class Judge:
         self.fair: set[str] = set()
         """Devices on which no candidate beats itself."""
         self.testability: dict[str, str | None] = {}
+        self.anchors: dict[str, float] = {}
+        """What looks were measured against, in microseconds."""
 
     def close(self) -> None:
         """Kill every child and leave nothing on disk but cache and blobs."""
@@ -115,6 +120,12 @@ class Judge:
             compile_ahead(candidate, [*problem.cases, *bench.small_cases()], problem.device, self.builds)
         else:
             self.builds.begin(candidate)
+
+    def screen(self, request: Screen) -> ScreeningAnswer:
+        """Return a cheap look per trial, in order."""
+        grounds = Grounds(partial(self.bench, request.problem), self.nurseries.close, self.anchors)
+        with _drawing_on(self.bench(request.problem, request.candidate)):
+            return ScreeningAnswer(screenings=screen(request, grounds))
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""

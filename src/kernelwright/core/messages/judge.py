@@ -1,16 +1,17 @@
-"""engine -> judge: `Prepare`, `Describe`, `Evaluate`, `Compare`; back: `Progress`, then an answer or `Fault`."""
+"""engine -> judge: `Prepare`, `Describe`, `Screen`, `Evaluate`, `Compare`; back: `Progress`, an answer or `Fault`."""
 
 from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
+from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case
 from kernelwright.core.device import Ceilings
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.problem import Problem
-from kernelwright.core.verdict import Comparison, Evaluation, Profile, Status
+from kernelwright.core.verdict import Comparison, Evaluation, Profile, Screening, Status
 
 
 class JudgeSettings(Frozen):
@@ -58,6 +59,22 @@ class Describe(Frozen):
     """`file:PATH#SHA256` of a file with `Model`, `get_inputs` and `get_init_inputs`."""
 
 
+class Screen(Frozen):
+    """Ask for cheap looks at one candidate's source with several values, each on one case."""
+
+    type: Literal["screen"] = "screen"
+    problem: Problem
+    candidate: Candidate
+    trials: tuple[Trial, ...]
+    """What to look at; named twice, it is measured twice."""
+
+    @model_validator(mode="after")
+    def _concern_one_candidate(self) -> "Screen":
+        if strangers := {trial.candidate_hash for trial in self.trials} - {self.candidate.hash}:
+            raise ValueError(f"trials of {sorted(strangers)} in a look at {self.candidate.hash}")
+        return self
+
+
 class Compare(Frozen):
     """Ask for a paired comparison of challengers with the incumbent, all in the same heats."""
 
@@ -76,6 +93,13 @@ class EvaluationAnswer(Frozen):
 
     type: Literal["evaluation"] = "evaluation"
     evaluation: Evaluation
+
+
+class ScreeningAnswer(Frozen):
+    """One look per trial, in order."""
+
+    type: Literal["screenings"] = "screenings"
+    screenings: tuple[Screening, ...]
 
 
 class Described(Frozen):
@@ -107,14 +131,16 @@ class ComparisonAnswer(Frozen):
     results: tuple[Comparison | Disqualified, ...]
 
 
-JudgeRequest = Annotated[JudgeSettings | Prepare | Describe | Evaluate | Compare, Field(discriminator="type")]
+JudgeRequest = Annotated[
+    JudgeSettings | Prepare | Describe | Screen | Evaluate | Compare, Field(discriminator="type")
+]
 
 
 JUDGE_REQUEST: TypeAdapter[JudgeRequest] = TypeAdapter(JudgeRequest)
 
 
 JudgeAnswer = Annotated[
-    Progress | Fault | Described | EvaluationAnswer | ComparisonAnswer,
+    Progress | Fault | Described | ScreeningAnswer | EvaluationAnswer | ComparisonAnswer,
     Field(discriminator="type"),
 ]
 
