@@ -10,14 +10,14 @@ from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import ServiceDied, UnfairClock
-from kernelwright.core.events import Body, Decided, ProblemFound, RunEnded
+from kernelwright.core.events import Body, CandidateProposed, Decided, ProblemFound, RunEnded
 from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Comparison, Evaluation, Outcome, Profile, Stage, Status
-from kernelwright.engine import gate, loop
-from kernelwright.engine.loop import Run
-from kernelwright.engine.seeds import compiled_baseline, seed
+from kernelwright.engine import gate, loop, titles
+from kernelwright.engine.run import Run
+from kernelwright.engine.seeds import Seeds, compiled_baseline, seed
 
 SPREAD = 1.02
 """Half width of every interval, as a factor."""
@@ -72,6 +72,19 @@ class TableJudge:
             starts=3 if confirm else 1,
         )
 
+    def race(
+        self,
+        problem: Problem,
+        incumbent: Candidate,
+        challengers: Sequence[Candidate],
+        earlier: Sequence[Comparison | None] = (),
+    ) -> tuple[Comparison | Disqualified, ...]:
+        assert set(earlier) <= {None}
+        return tuple(self.compare(problem, incumbent, one) for one in challengers)
+
+    def prepare(self, problem: Problem, candidate: Candidate) -> None:
+        """Build nothing."""
+
 
 @dataclass
 class Story:
@@ -105,11 +118,18 @@ class Story:
         """Let the next candidates of the line challenge the best."""
         first = len(self.run.tree.nodes)
         for challenger in self.line[first : first + count]:
-            loop.challenge(self.run, self.judge, self.problem, challenger)
+            self.enter(challenger)
+            node = self.run.tree.nodes[self.problem.hash, challenger.hash]
+            while node.decision is None or titles.is_audit_due(self.run, self.problem):
+                loop.step(self.run, self.judge, self.problem)
+
+    def enter(self, challenger: Candidate) -> None:
+        """Have a candidate proposed."""
+        self.run.record([CandidateProposed(problem_hash=self.problem.hash, candidate=challenger)])
 
     def confirm(self) -> None:
         """Put the best through the full profile."""
-        loop.confirm(self.run, self.judge, self.problem)
+        titles.confirm(self.run, self.judge, self.problem)
 
 
 @pytest.fixture
@@ -125,9 +145,10 @@ def story(make, tmp_path: Path) -> Story:
             events.append(body)
             tree.apply(body)
 
-    run = Run(RunConfig(model="m.py:build"), problem.device, 1, tmp_path, record, tree, lambda _: None)
+    config = RunConfig(model="m.py:build")
+    run = Run(config, problem.device, 1, tmp_path, record, tree, lambda _: None, Seeds((), 1))
     record([ProblemFound(problem=problem)])
-    verdict = loop.evaluate(run, judge, problem, baseline)
+    verdict = titles.evaluate(run, judge, problem, baseline)
     record([Decided(decision=gate.first_of_problem(verdict))])
     return Story(run, problem, judge, line, events)
 
@@ -266,8 +287,9 @@ def test_an_unfair_clock_ends_the_run_with_its_reason_in_the_journal(story: Stor
 
     story.judge.compare = unfair
     with pytest.raises(UnfairClock):
-        loop.optimize(story.run, story.judge, [story.problem])
-    assert story.events[-1] == RunEnded(reason=str(error))
+        story.enter(story.line[1])
+        loop.optimize(story.run, story.judge)
+    assert story.events[-1] == RunEnded(reason=str(error), failed=True)
 
 
 @dataclass
@@ -285,8 +307,8 @@ class Match:
         """Search and confirm; return the backends that hold a title, the baseline first."""
         times = {self.eager.hash: eager, self.compiled.hash: compiled, self.seed.hash: seed}
         self.judge.times_us |= times
-        if loop.search(self.run, self.judge, self.problem):
-            loop.confirm(self.run, self.judge, self.problem)
+        loop.search(self.run, self.judge)
+        loop.finish(self.run, self.judge, self.problem)
         return [self._name(key) for key in self.run.tree.titles.get(self.problem.hash, [])]
 
     @property
@@ -307,7 +329,8 @@ def match(request: pytest.FixtureRequest, make, tmp_path: Path) -> Match:
         for body in bodies:
             tree.apply(body)
 
-    run = Run(RunConfig(model="m.py:build"), problem.device, 1, tmp_path, record, tree, lambda _: None)
+    config, seeds = RunConfig(model="m.py:build"), Seeds(("cpp",), 1)
+    run = Run(config, problem.device, 1, tmp_path, record, tree, lambda _: None, seeds)
     record([ProblemFound(problem=problem)])
     eager, cpp = seed("rmsnorm", "eager", Origin.BASELINE), seed("rmsnorm", "cpp", Origin.AUTHOR)
     return Match(run, judge, problem, eager, compiled_baseline(problem, 1), cpp)

@@ -16,6 +16,7 @@ from kernelwright.cli import (
     optimize,
     playbook,
     profile,
+    resume,
     show,
     verify,
     version,
@@ -25,7 +26,8 @@ from kernelwright.core.environment import close_off
 from kernelwright.core.errors import BadInput, KernelwrightError
 
 INTERRUPTED = {
-    "optimize": "interrupted; everything journalled so far is safe",
+    "optimize": "interrupted; everything journalled is safe, `kernelwright resume last` goes on",
+    "resume": "interrupted; everything journalled is safe, `kernelwright resume last` goes on",
     "judge": "interrupted before the verdict; nothing is decided",
     "profile": "interrupted before the ranking; `kernelwright extract` names the regions without timing them",
     "verify": "interrupted before the verdict; the kernels and the model are as they were",
@@ -53,6 +55,7 @@ def build_app() -> typer.Typer:
         """Finds where a PyTorch model spends its time and rewrites the kernels that matter."""
 
     app.command("optimize")(optimize.optimize)
+    app.command("resume")(resume.resume)
     app.command("profile")(profile.profile)
     app.command("extract")(extract.extract)
     app.command("apply")(apply.apply)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelwright.cli.config import load_config
 from kernelwright.cli.model_options import (
     DeviceOption,
     DownloadFlag,
@@ -26,7 +27,6 @@ from kernelwright.cli.screen import (
     kernelwright_home,
     out,
     print_json,
-    telling,
 )
 from kernelwright.core.account import Against
 from kernelwright.core.events import ModelRanked, ModelVerified, WinnerTried
@@ -104,8 +104,32 @@ def optimize(
     ] = None,
     target_speedup: Annotated[
         float | None,
-        typer.Option(help="Refuse to begin if the floors exclude this speed-up over the baseline."),
+        typer.Option(help="Stop when so much is expected; refused at once if the floors exclude it."),
     ] = None,
+    op: Annotated[
+        str | None, typer.Option(help="Optimise this kernel type by itself, instead of a model.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Size of that kernel, such as `8192,8192` or `4096x50257 bf16`; may be repeated."),
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time of the whole run: 90s, 10m, 8h. Default: 10m.")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="How the search chooses: greedy, beam, mcts, evolve. Default: mcts.")
+    ] = None,
+    author: Annotated[
+        str | None,
+        typer.Option(help="Who proposes kernels: auto, tuner, mover, command:PROGRAM, none. Default: auto."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Candidates built and raced together. Default: 2.")
+    ] = None,
+    max_evaluations: Annotated[
+        int | None, typer.Option(help="Verdicts the search may ask for. Default: no limit.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Source of whatever the search draws. Default: 0.")] = None,
     rest: RestOption = None,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores.")
@@ -118,18 +142,26 @@ def optimize(
     home: HomeOption = None,
 ) -> int:
     """Rank a model's regions, judge replacements, keep what is proven faster, verify end to end."""
+    from kernelwright.cli.live import watching
     from kernelwright.engine.app import start
-    from kernelwright.report.results import results_tsv
-    from kernelwright.store.journal import Journal
 
     flags = model_flags(model, inputs, input_function, dtype, device, mode, download, hf_cache)
     flags |= {"backend": backend, "against": against, "top": top, "target_speedup": target_speedup}
     flags |= {"rest": rest, "threads": threads, "max_pairs": max_pairs, "model_processes": processes}
-    config, _ = model_config("optimize", flags)
-    with telling("starting") as tell:
-        folder = start(config, kernelwright_home(home), tell)
-    with_tree = Journal.open(config.journal_url or folder, folder.name)
-    tree = with_tree.tree()
+    flags |= {"op": op, "shape": tuple(shape) if shape else None, "budget_s": budget, "strategy": strategy}
+    flags |= {"author": author, "workers": workers, "max_evaluations": max_evaluations, "seed": seed}
+    config = load_config(flags) if op else model_config("optimize", flags)[0]
+    with watching() as (tell, watch):
+        folder = start(config, kernelwright_home(home), tell, watch)
+    return told(folder, config.journal_url, as_json)
+
+
+def told(folder: Path, journal_url: str | None, as_json: bool) -> int:
+    """Write the reports of a run that has ended, and print what came of it."""
+    from kernelwright.report.results import results_tsv
+    from kernelwright.store.journal import Journal
+
+    tree = Journal.open(journal_url or folder, folder.name).tree()
     (folder / "results.tsv").write_text(results_tsv(tree))
     answer = _answer(folder, tree)
     print_json(answer) if as_json else _print(answer)

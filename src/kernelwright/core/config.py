@@ -22,11 +22,32 @@ def _against_named(name: object) -> object:
     return Against(name) if isinstance(name, str) else name
 
 
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(text: object) -> object:
+    """Return seconds of a text such as `90s`, `10m` or `8h`; a number is seconds already."""
+    if not isinstance(text, str):
+        return float(text) if isinstance(text, int) and not isinstance(text, bool) else text
+    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    try:
+        return float(number) * UNITS[unit]
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; write 90s, 10m or 8h") from None
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+
+
 class RunConfig(Frozen):
     """Settings of a run; the resolved value is event zero of the journal."""
 
     model: str | None = None
     """Model to optimise: `path.py:factory`, `package.module:Class` or `hf:NAME-or-folder`."""
+    op: str | None = None
+    """A kernel type to optimise by itself, instead of a model."""
+    shape: tuple[str, ...] = Field(default=(), strict=False)
+    """Sizes of that kernel, such as `8192x8192 fp16`; none takes a usual one."""
     input: tuple[str, ...] = Field(default=(), strict=False)
     """Inputs by shape, such as `1,512:int64`; none means the model's file makes them."""
     input_function: str | None = None
@@ -52,6 +73,30 @@ class RunConfig(Frozen):
     rest: Rest | None = None
     """Who runs the rest of the model beside the winners: `eager` operation by operation, `inductor` compiled; None
     takes the one that `against` is run by."""
+    budget_s: Seconds = Field(default=600.0, gt=0)
+    """Wall-clock time of the whole run: `90s`, `10m`, `8h` or seconds; a part of it is left for finishing."""
+    problem_s: Seconds = Field(default=7200.0, gt=0)
+    """Time after which the search of one problem ends."""
+    max_evaluations: int | None = Field(default=None, ge=1)
+    """Verdicts the search may ask for; None for as many as the time allows."""
+    max_device_s: Annotated[float | None, BeforeValidator(_seconds)] = Field(default=None, gt=0)
+    """Seconds of judging the search may spend; None for as many as the time allows."""
+    max_expansions: int = Field(default=1000, ge=0)
+    """Expansions a problem may ask for; 0 judges the seeds alone."""
+    strategy: str = "mcts"
+    """How the search chooses what to expand, a file of `strategies/`."""
+    author: str = "auto"
+    """Who proposes candidates, a file of `agents/`, with what follows a colon handed to it."""
+    workers: int = Field(default=2, ge=1, le=64)
+    """Expansions asked for at once: they are built together and raced together."""
+    seed: int = Field(default=0, ge=0)
+    """Source of whatever the search draws."""
+    patience: int = Field(default=5, ge=1)
+    """Candidates in a row that are not kept before the search of a problem is escalated, and at last given up."""
+    escalations: int = Field(default=2, ge=0)
+    """How often a search turns to bolder means before the problem is given up."""
+    near_floor: float = Field(default=0.97, gt=0, le=1)
+    """Share of the floor at which a problem counts as done."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of a judged kernel; 0 means all of the machine's cores."""
     max_pairs: int = Field(default=60, ge=1, le=400)

@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter
 from kernelwright.core.account import Against
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import Device
+from kernelwright.core.expansion import Expansion
 from kernelwright.core.frozen import Frozen, canonical_json, digest
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
@@ -75,6 +76,48 @@ class CandidateProposed(Frozen):
     kind: Literal["candidate_proposed"] = "candidate_proposed"
     problem_hash: str
     candidate: Candidate
+
+
+class ExpansionAsked(Frozen):
+    """A strategy asked for an expansion."""
+
+    kind: Literal["expansion_asked"] = "expansion_asked"
+    strategy: str
+    """Which, a file of `strategies/`."""
+    expansion: Expansion
+
+
+class ExpansionAnswered(Frozen):
+    """An author answered an expansion: with new candidates, or with nothing new."""
+
+    kind: Literal["expansion_answered"] = "expansion_answered"
+    expansion: Expansion
+    author: str
+    """As `--author` names it."""
+    candidates: tuple[str, ...] = ()
+    """Hashes of what it proposed and the tree did not hold."""
+    reason: str = ""
+    """Why there is nothing new."""
+
+
+class SearchEscalated(Frozen):
+    """Nothing was kept for a while: the search of a problem turns to bolder means."""
+
+    kind: Literal["search_escalated"] = "search_escalated"
+    problem_hash: str
+    level: int = Field(ge=1)
+    """How often it has been escalated."""
+    reason: str
+
+
+class ProblemEnded(Frozen):
+    """The search of a problem stopped."""
+
+    kind: Literal["problem_ended"] = "problem_ended"
+    problem_hash: str
+    rule: str
+    """One word: which rule stopped it."""
+    reason: str
 
 
 class Screened(Frozen):
@@ -166,6 +209,8 @@ class RunEnded(Frozen):
 
     kind: Literal["run_ended"] = "run_ended"
     reason: str
+    failed: bool = False
+    """Whether something of ours broke, so that there is something to take up again."""
 
 
 class Noted(Frozen):
@@ -180,6 +225,10 @@ Body = Annotated[
     | ModelRanked
     | ProblemFound
     | CandidateProposed
+    | ExpansionAsked
+    | ExpansionAnswered
+    | SearchEscalated
+    | ProblemEnded
     | Screened
     | Evaluated
     | Compared
@@ -193,6 +242,32 @@ Body = Annotated[
 ]
 
 BODY: TypeAdapter[Body] = TypeAdapter(Body)
+
+
+def problem_of(body: Body) -> str | None:
+    """Return the hash of the problem an event is about, if it is about one."""
+    match body:
+        case ProblemFound(problem=problem):
+            return problem.hash
+        case ExpansionAsked(expansion=about) | ExpansionAnswered(expansion=about):
+            return about.problem_hash
+        case Screened(screening=about):
+            return about.problem_hash
+        case Evaluated(evaluation=about):
+            return about.problem_hash
+        case Compared(comparison=about):
+            return about.problem_hash
+        case Decided(decision=about):
+            return about.problem_hash
+        case (
+            CandidateProposed(problem_hash=key)
+            | SearchEscalated(problem_hash=key)
+            | ProblemEnded(problem_hash=key)
+            | WinnerTried(problem_hash=key)
+        ):
+            return key
+        case _:
+            return None
 
 
 class Event(Frozen):

@@ -3,22 +3,27 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kernelwright.core.candidate import Candidate
+from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
     Compared,
     Decided,
     Evaluated,
+    ExpansionAnswered,
+    ExpansionAsked,
     LessonLearnt,
     ModelRanked,
     ModelVerified,
+    ProblemEnded,
     ProblemFound,
     RunEnded,
     RunStarted,
     Screened,
+    SearchEscalated,
     WinnerTried,
 )
+from kernelwright.core.expansion import Expansion
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Screening
@@ -41,6 +46,46 @@ class Node:
 
 
 @dataclass
+class Quest:
+    """How the search of one problem stands."""
+
+    pending: list[Expansion] = field(default_factory=list)
+    """Asked for and not answered yet, oldest first."""
+    barren: list[Expansion] = field(default_factory=list)
+    """Answered with nothing new."""
+    asked: int = 0
+    """Expansions asked for."""
+    looks: int = 0
+    """Looks taken for the oldest pending one."""
+    reverts: int = 0
+    """Candidates of authors in a row that were not kept."""
+    idle: int = 0
+    """Expansions in a row that were answered with nothing new."""
+    level: int = 0
+    """How often the search was escalated."""
+    ended: ProblemEnded | None = None
+
+    def apply(self, body: Body) -> None:
+        """Fold one more event of the problem in."""
+        match body:
+            case ExpansionAsked(expansion=expansion):
+                self.pending.append(expansion)
+                self.asked, self.ended = self.asked + 1, None
+            case ExpansionAnswered(expansion=expansion, candidates=candidates):
+                self.pending.remove(expansion)
+                self.looks = 0
+                self.idle = 0 if candidates else self.idle + 1
+                if not candidates:
+                    self.barren.append(expansion)
+            case SearchEscalated(level=level):
+                self.level, self.reverts, self.idle = level, 0, 0
+            case ProblemEnded():
+                self.ended = body
+            case _:
+                pass
+
+
+@dataclass
 class Tree:
     """The state of a run."""
 
@@ -52,6 +97,8 @@ class Tree:
     titles: dict[str, list[str]] = field(default_factory=dict)
     """Candidate hashes by problem hash that were kept and not reverted since, oldest first: the first is the baseline,
     the last is the best. Nothing is undone on disk."""
+    quests: dict[str, Quest] = field(default_factory=dict)
+    """How the search of every problem stands, by problem hash."""
     lessons: list[Lesson] = field(default_factory=list)
     ranked: ModelRanked | None = None
     tried: dict[str, WinnerTried] = field(default_factory=dict)
@@ -66,6 +113,7 @@ class Tree:
             # The commonest first: a long run is mostly screenings.
             case Screened(screening=screening):
                 self._node(screening.problem_hash, screening.candidate_hash).screenings.append(screening)
+                self.quests.setdefault(screening.problem_hash, Quest()).looks += 1
             case CandidateProposed():
                 self._add(body)
             case Evaluated(evaluation=evaluation):
@@ -73,10 +121,14 @@ class Tree:
             case Compared(comparison=comparison):
                 self._node(comparison.problem_hash, comparison.challenger_hash).comparisons.append(comparison)
             case Decided(decision=decision):
-                self._node(decision.problem_hash, decision.candidate_hash).decision = decision
                 self._decide(decision)
+            case ExpansionAsked(expansion=expansion) | ExpansionAnswered(expansion=expansion):
+                self.quests[expansion.problem_hash].apply(body)
+            case SearchEscalated(problem_hash=key) | ProblemEnded(problem_hash=key):
+                self.quests[key].apply(body)
             case ProblemFound(problem=problem):
                 self.problems[problem.hash] = problem
+                self.quests.setdefault(problem.hash, Quest())
             case LessonLearnt(lesson=lesson):
                 self.lessons.append(lesson)
             case ModelRanked():
@@ -100,6 +152,11 @@ class Tree:
 
     def _decide(self, decision: Decision) -> None:
         """Give the title, or take it away: it falls back to whoever held it before."""
+        node = self._node(decision.problem_hash, decision.candidate_hash)
+        if node.candidate.origin is Origin.AUTHOR and (quest := self.quests.get(decision.problem_hash)):
+            # What loses its title later was counted when it was first decided on.
+            quest.reverts = 0 if decision.kept else quest.reverts + (node.decision is None)
+        node.decision = decision
         held = self.titles.setdefault(decision.problem_hash, [])
         if decision.kept and decision.candidate_hash in held:
             del held[held.index(decision.candidate_hash) + 1 :]

@@ -1,7 +1,15 @@
 """Keep or revert: a pure reading of what the judge wrote."""
 
+from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.messages.judge import Disqualified
+from kernelwright.core.normal import normal
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Outcome, Profile, Status
+
+BAR = "a faster baseline has come, which has to be beaten first"
+EQUAL = 0.99
+"""The whole interval above this counts as equal speed: a simpler kernel may cost no more than one part in a hundred."""
+SIMPLER = 0.9
+"""Share of the incumbent's length, comments and spelling aside, that a kernel may have to count as simpler."""
 
 
 def first_of_problem(evaluation: Evaluation) -> Decision:
@@ -23,7 +31,12 @@ def slower_baseline(evaluation: Evaluation, times: float) -> Decision:
 
 def bar_raised(evaluation: Evaluation) -> Decision:
     """Return the decision on whoever held the title when a faster baseline came."""
-    return _decision(evaluation, False, "a faster baseline has come, which has to be beaten first")
+    return _decision(evaluation, False, BAR)
+
+
+def is_bar(decision: Decision) -> bool:
+    """Tell whether a decision took a title because a faster baseline came."""
+    return decision.reason == BAR
 
 
 def rejected(evaluation: Evaluation) -> Decision:
@@ -34,6 +47,30 @@ def rejected(evaluation: Evaluation) -> Decision:
 def disqualified(evaluation: Evaluation, found: Disqualified) -> Decision:
     """Return the decision on a candidate that failed while it was timed."""
     return _decision(evaluation, False, f"{found.status.value}: {found.reason}")
+
+
+def outrun(evaluation: Evaluation, comparison: Comparison) -> Decision:
+    """Return the decision on a challenger that beats the best so far, but not another one of the same race."""
+    reason = (
+        f"outrun: {_interval(comparison)} over the best so far, another challenger of the same race is ahead"
+    )
+    return _decision(evaluation, False, reason, comparison)
+
+
+def is_simpler(challenger: Candidate, incumbent: Candidate, comparison: Comparison) -> bool:
+    """Tell whether a challenger that is not proven faster is as fast as an author's kernel, and clearly shorter."""
+    if incumbent.origin is Origin.BASELINE or challenger.backend != incumbent.backend:
+        return False
+    if comparison.outcome is not Outcome.NOT_PROVEN or comparison.ci_low < EQUAL or comparison.slower_case:
+        return False
+    lengths = [len(normal(one.source, one.backend)) for one in (challenger, incumbent)]
+    return lengths[0] <= SIMPLER * lengths[1]
+
+
+def simpler(evaluation: Evaluation, comparison: Comparison) -> Decision:
+    """Return the decision on a challenger as fast as the best and clearly shorter."""
+    reason = f"simpler at equal speed: {_interval(comparison)}, no slower than x{EQUAL}"
+    return _decision(evaluation, True, reason, comparison)
 
 
 def confirmed(evaluation: Evaluation, comparison: Comparison) -> Decision:
@@ -47,8 +84,7 @@ def confirmed(evaluation: Evaluation, comparison: Comparison) -> Decision:
 
 def rolled_back(evaluation: Evaluation, comparison: Comparison) -> Decision:
     """Return the decision on a keep whose gains do not add up to what is measured directly."""
-    interval = f"x{comparison.ratio:.3f} [{comparison.ci_low:.3f}, {comparison.ci_high:.3f}]"
-    reason = f"rolled back: {interval} over the baseline directly, which is not the product of the claims"
+    reason = f"rolled back: {_interval(comparison)} over the baseline directly, which is not the product of the claims"
     return _decision(evaluation, False, reason, comparison)
 
 
@@ -62,8 +98,9 @@ def decide(evaluation: Evaluation, comparison: Comparison) -> Decision:
     ):
         if compared != judged:
             raise ValueError(f"the comparison is about another {what} than the evaluation")
-    interval = f"x{comparison.ratio:.3f} [{comparison.ci_low:.3f}, {comparison.ci_high:.3f}]"
-    evidence = f"{interval} over {comparison.pairs} fresh pairs, evidence {comparison.e_faster:.3g}"
+    evidence = (
+        f"{_interval(comparison)} over {comparison.pairs} fresh pairs, evidence {comparison.e_faster:.3g}"
+    )
     if evaluation.status is not Status.ACCEPTED or evaluation.profile is Profile.QUICK:
         return _decision(evaluation, False, "no certificate", comparison)
     if comparison.outcome is Outcome.FASTER:
@@ -72,6 +109,10 @@ def decide(evaluation: Evaluation, comparison: Comparison) -> Decision:
     if comparison.slower_case:
         words = f"slower on {comparison.slower_case}"
     return _decision(evaluation, False, f"{words}: {evidence}", comparison)
+
+
+def _interval(comparison: Comparison) -> str:
+    return f"x{comparison.ratio:.3f} [{comparison.ci_low:.3f}, {comparison.ci_high:.3f}]"
 
 
 def _rejection(evaluation: Evaluation) -> str:

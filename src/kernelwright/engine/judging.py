@@ -9,7 +9,7 @@ import ast
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -32,7 +32,7 @@ from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Evaluation, Profile, StageResult, Status
 from kernelwright.engine.seeds import compiled_baseline, seed
 from kernelwright.engine.service import JudgeClient, Show
-from kernelwright.hardware.detect import cpu_device, devices, usable_cores
+from kernelwright.hardware.detect import cpu_device, devices, torch_device, usable_cores
 from kernelwright.store.disk import disk_errors, make_folder
 
 EXTENSIONS = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
@@ -178,6 +178,26 @@ def _given_problem(wish: Wish, device: Device) -> Problem:
     op = _op(wish.op or "")
     cases = [_case(op, text) for text in wish.cases] or [_usual_case(op, device)]
     return Problem(op=wish.op or "", cases=tuple(cases), device=device)
+
+
+def device_for(config: RunConfig) -> Device:
+    """Return where a kernel by itself is optimised: the device asked for, else the first GPU, else the CPU."""
+    if config.device == "cpu" or config.backend == "cpp":
+        return cpu_device()
+    return torch_device(config.device) if config.device else devices()[0]
+
+
+def problem_at(op: str, sizes: Sequence[str], device: Device) -> Problem:
+    """Return the problem of an op at some sizes; a usual one if none is named."""
+    found = _op(op)
+    cases = [_case(found, _spelled(text, found)) for text in sizes] or [_usual_case(found, device)]
+    return Problem(op=op, cases=tuple(cases), device=device)
+
+
+def _spelled(text: str, op: Op) -> str:
+    """Return a size as `--case` takes it: `8192,8192` is `8192x8192` in the op's first type."""
+    extents, _, rest = text.strip().replace(",", "x").partition(" ")
+    return f"{extents} {rest or op.DTYPES[0].value}"
 
 
 def _op(name: str) -> Op:

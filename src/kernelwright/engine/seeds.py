@@ -1,5 +1,6 @@
 """The seeds: starting kernels and baselines that come with the package, as candidates."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import kernelwright
@@ -62,3 +63,32 @@ def compiled_baseline(problem: Problem, threads: int, mode: str = "default") -> 
             "note": "the stronger baseline to beat",
         }
     )
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What a search begins with: the baselines of a problem and its first candidates."""
+
+    backends: tuple[str, ...]
+    """Languages of the first candidates."""
+    threads: int
+
+    def baselines(self, problem: Problem) -> list[Candidate]:
+        """Return what is judged before anything else; the faster one holds the title."""
+        eager = seed(problem.op, "eager", Origin.BASELINE)
+        compiled = None if self._is_late(problem) else compiled_baseline(problem, self.threads)
+        return [one for one in (eager, compiled) if one is not None]
+
+    def late_baseline(self, problem: Problem) -> Candidate | None:
+        """Return a baseline that is held against the best at the end."""
+        return compiled_baseline(problem, self.threads) if self._is_late(problem) else None
+
+    def first(self, problem: Problem) -> list[Candidate]:
+        """Return the seeds in the languages of the run."""
+        found = [seed(problem.op, name, Origin.AUTHOR) for name in self.backends]
+        return [one for one in found if one is not None]
+
+    def _is_late(self, problem: Problem) -> bool:
+        # On a CPU torch.compile takes 20 s to compile one case (docs/measured.md): it is asked once there is something
+        # to hold against it.
+        return problem.device.kind is DeviceKind.CPU

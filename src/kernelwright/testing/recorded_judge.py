@@ -5,14 +5,15 @@ one recorded heat at a time, with the noise that heat had.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate, ParamChoice, ParamValue
 from kernelwright.core.landscape import Landscape, Spot
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import KeepRule, mad
-from kernelwright.core.tree import Node
+from kernelwright.core.tree import Node, Tree
 from kernelwright.core.verdict import (
     REQUIRED_STAGES,
     CaseRatio,
@@ -27,6 +28,7 @@ from kernelwright.core.verdict import (
     Status,
     Timing,
 )
+from kernelwright.engine.seeds import Seeds
 
 CLOCK = "recorded"
 FAILING_STAGE = {
@@ -175,6 +177,74 @@ class RecordedJudge:
         choice = ParamChoice(values=values)
         place = self.landscape.find(candidate.model_copy(update={"choices": (choice,)}), case_hash)
         return None if place is None else self.landscape.spots[place]
+
+
+@dataclass
+class RecordedClient:
+    """The recorded judge behind the engine's own interface: a whole run without a device."""
+
+    judge: RecordedJudge
+    tree: Tree
+    """The run's own, for the number of the next heat."""
+
+    def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
+        """Return the recorded verdict."""
+        return self.judge.evaluate(problem, candidate, profile)
+
+    def compare(
+        self,
+        problem: Problem,
+        incumbent: Candidate,
+        challenger: Candidate,
+        earlier: Comparison | None = None,
+        *,
+        confirm: bool = False,
+    ) -> Comparison:
+        """Return the comparison by recorded medians."""
+        return self.judge.compare(problem, incumbent, challenger, earlier, confirm=confirm)
+
+    def race(
+        self,
+        problem: Problem,
+        incumbent: Candidate,
+        challengers: Sequence[Candidate],
+        earlier: Sequence[Comparison | None] = (),  # noqa: ARG002 - all is known already
+        *,
+        confirm: bool = False,
+    ) -> tuple[Comparison, ...]:
+        """Return one comparison per challenger."""
+        return tuple(self.judge.compare(problem, incumbent, one, confirm=confirm) for one in challengers)
+
+    def screen(
+        self, problem: Problem, candidate: Candidate, trials: Sequence[Trial]
+    ) -> tuple[Screening, ...]:
+        """Return one look per trial, each the next recorded heat of its values."""
+        node = replace(self.tree.nodes[problem.hash, candidate.hash])
+        node.screenings = list(node.screenings)
+        for trial in trials:
+            node.screenings.append(self.judge.screen(problem, node, trial))
+        return tuple(node.screenings[len(node.screenings) - len(trials) :])
+
+    def prepare(self, problem: Problem, candidate: Candidate) -> None:
+        """Build nothing: it is all recorded."""
+
+
+@dataclass(frozen=True)
+class RecordedSeeds(Seeds):
+    """Baseline and roots of a landscape in place of the package's own."""
+
+    landscape: Landscape
+
+    def baselines(self, problem: Problem) -> list[Candidate]:  # noqa: ARG002 - a landscape has one problem
+        """Return the recorded baseline."""
+        return [self.landscape.candidate(self.landscape.baseline)]
+
+    def late_baseline(self, problem: Problem) -> None:
+        """Return nothing: torch.compile was not recorded."""
+
+    def first(self, problem: Problem) -> list[Candidate]:  # noqa: ARG002
+        """Return the recorded roots."""
+        return [self.landscape.candidate(place) for place in self.landscape.roots]
 
 
 def _is_same(look: Screening, values: dict[str, ParamValue], case_hash: str) -> bool:

@@ -1,0 +1,25 @@
+"""`kernelwright resume`: take up a run that was interrupted."""
+
+from typing import Annotated
+
+import typer
+
+from kernelwright.cli.optimize import told
+from kernelwright.cli.screen import HomeOption, JsonFlag, kernelwright_home
+
+RunArgument = Annotated[
+    str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
+]
+
+
+def resume(run: RunArgument = "last", as_json: JsonFlag = False, home: HomeOption = None) -> int:
+    """Go on with a run where its journal ends; no finished evaluation is repeated."""
+    from kernelwright.cli.live import watching
+    from kernelwright.engine.app import resume as take_up
+    from kernelwright.store.locate import find_run
+
+    place = kernelwright_home(home)
+    folder = find_run(place, run)
+    with watching() as (tell, watch):
+        take_up(folder, place, tell, watch)
+    return told(folder, None, as_json)

@@ -1,0 +1,60 @@
+"""Which problem next: the end-to-end time still to win, times how the search of it has gone lately."""
+
+from kernelwright.core.search import nodes_of
+from kernelwright.core.tree import Tree
+from kernelwright.engine.budget import still_to_win, tries_of
+
+STUCK = "stuck"
+"""The rule that ends a problem of which nothing more is expected."""
+NEWS = 2.0
+"""How much more a problem counts when another one of the same op and language has learnt something since."""
+
+
+def next_problem(tree: Tree) -> str | None:
+    """Return the problem whose turn it is; None if the search of all of them has ended.
+
+    One that was given up is taken up again when another one of the same op has learnt something since.
+    """
+    open_ones = [
+        key
+        for key, quest in tree.quests.items()
+        if quest.ended is None or (quest.ended.rule == STUCK and has_news(tree, key))
+    ]
+    # What was begun is finished first: an expansion, a candidate, a problem without a title.
+    for key in open_ones:
+        undecided = any(node.decision is None for node in nodes_of(tree, key))
+        if tree.quests[key].pending or undecided:
+            return key
+    for key in open_ones:
+        if key not in tree.best:
+            return key
+    # Ties go to the earlier rank: max takes the first.
+    return max(open_ones, key=lambda key: promise(tree, key), default=None)
+
+
+def promise(tree: Tree, key: str) -> float:
+    """Return what one more turn of a problem promises."""
+    problem, quest = tree.problems[key], tree.quests[key]
+    progress = 1 / (1 + quest.reverts + quest.idle)
+    news = NEWS if has_news(tree, key) else 1.0
+    return still_to_win(tree, problem) * progress * news / (1 + 0.05 * tries_of(tree, key))
+
+
+def has_news(tree: Tree, key: str) -> bool:
+    """Tell whether a lesson of the same op came from another problem after this one was last worked on."""
+    own = [node.seq for node in nodes_of(tree, key)]
+    last = max(own, default=-1)
+    op = tree.problems[key].op
+    known = {found.hash for node in nodes_of(tree, key) for found in (*node.comparisons, *node.evaluations)}
+    later = {
+        found.hash
+        for (owner, _), node in tree.nodes.items()
+        if owner != key and node.seq > last
+        for found in node.comparisons
+    }
+    return any(
+        lesson.op == op
+        and later.intersection(lesson.evaluations)
+        and not known.intersection(lesson.evaluations)
+        for lesson in tree.lessons
+    )
