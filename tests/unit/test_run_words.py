@@ -2,13 +2,13 @@
 
 import pytest
 
-from kernelwright.cli.apply import line
 from kernelwright.cli.main import INTERRUPTED, _interrupted
 from kernelwright.cli.optimize import end_to_end, left_out
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core.account import Against
 from kernelwright.core.events import BODY, ModelRanked, ModelVerified, RankedRegion, WinnerTried
 from kernelwright.core.tree import fold
+from kernelwright.report.usage import line
 
 VERIFIED = ModelVerified(
     winners={"p": "c"}, ratio=1.1, ci_low=1.05, ci_high=1.15, eager_ratio=1.2, eager_ci_low=1.1,

@@ -56,6 +56,7 @@ def apply(
 ) -> int:
     """Write or check the folder of a run's kernels, and print the line that puts them into a model."""
     from kernelwright.engine.verifying import checked, copied, kernels_folder, rest_of
+    from kernelwright.report.usage import line
 
     folder = kernels_folder(kernelwright_home(home), run)
     manifest, rest = checked(folder), rest_of(folder)
@@ -78,12 +79,6 @@ def apply(
     answer = ApplyAnswer(folder=str(folder), line=line(folder, rest), kernels=kernels)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
-
-
-def line(folder: Path | str, rest: str = "eager") -> str:
-    """Return the line of Python that puts a folder's kernels into a model."""
-    more = "" if rest == "eager" else f', rest="{rest}"'
-    return f'model = kernelwright.apply(model, "{folder}"{more})'
 
 
 def _print(answer: ApplyAnswer) -> None:

@@ -16,6 +16,7 @@ from kernelwright.cli import (
     optimize,
     playbook,
     profile,
+    report,
     resume,
     show,
     verify,
@@ -63,6 +64,7 @@ def build_app() -> typer.Typer:
     app.command("judge")(judge.judge)
     app.command("doctor")(doctor.doctor)
     app.command("show")(show.show)
+    app.command("report")(report.report)
     app.add_typer(journal.app(), name="journal")
     app.command("ops")(ops.ops)
     app.command("backends")(backends.backends)

@@ -158,11 +158,12 @@ def optimize(
 
 def told(folder: Path, journal_url: str | None, as_json: bool) -> int:
     """Write the reports of a run that has ended, and print what came of it."""
-    from kernelwright.report.results import results_tsv
+    from kernelwright.report.write import write_reports
     from kernelwright.store.journal import Journal
 
-    tree = Journal.open(journal_url or folder, folder.name).tree()
-    (folder / "results.tsv").write_text(results_tsv(tree))
+    journal = Journal.open(journal_url or folder, folder.name)
+    tree = journal.tree()
+    write_reports(folder, tree, journal.events())
     answer = _answer(folder, tree)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
@@ -224,9 +225,9 @@ def _print(answer: OptimizeAnswer) -> None:
         for line in end_to_end(answer.model):
             console.print(line, markup=False)
     console.print(f"ended: {answer.ended}", markup=False)
-    console.print(f"[dim]{answer.folder}[/]", soft_wrap=True)
+    console.print(f"report: {answer.folder}/report.html", markup=False, soft_wrap=True)
     if answer.optimized_kernels:
-        from kernelwright.cli.apply import line as use
+        from kernelwright.report.usage import line as use
 
         console.print(use(answer.optimized_kernels, answer.rest), markup=False, soft_wrap=True)
 

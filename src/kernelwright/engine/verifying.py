@@ -4,7 +4,6 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelwright.core.account import Against
 from kernelwright.core.config import RunConfig
 from kernelwright.core.errors import BadInput, NotFound
 from kernelwright.core.events import ModelVerified
@@ -16,6 +15,7 @@ from kernelwright.engine.service import Show
 from kernelwright.engine.splicing import ROUNDS, Whole, asked, verification
 from kernelwright.engine.winners import winners, write_drop_in
 from kernelwright.hardware.detect import usable_cores
+from kernelwright.report.usage import who_ran_the_rest
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors
 from kernelwright.store.journal import Journal
@@ -68,9 +68,7 @@ def rest_of(folder: Path) -> str:
         started = Journal.open(folder.resolve().parent).tree().started
     except NotFound:
         return "eager"
-    config = started.config if started else {}
-    by_baseline = "inductor" if config.get("against") == Against.COMPILED else "eager"
-    return str(config.get("rest") or by_baseline)
+    return who_ran_the_rest(started)
 
 
 def checked(folder: Path) -> Manifest:
