@@ -41,6 +41,12 @@ NOTES = "The eager baseline's file, compiled by Inductor. Only for baselines."
 
 MODES = ("default", "max-autotune")
 VALUES = frozenset({"mode", "threads", "case", "jit"})
+RUN_IMPORTS = (
+    "torch._inductor.compile_fx",
+    "torch._inductor.codegen.triton",
+    "torch._inductor.runtime.triton_heuristics",
+)
+"""What a runner on a GPU needs besides, inherited from its nursery."""
 COMPILED = "compiled"
 """Folder in a runner's own where Inductor leaves what it compiles."""
 COMPILERS = ("g++", "clang++")
@@ -154,6 +160,9 @@ def bind(artefact: Path, cases: Sequence[Case], calls: Calls, device: str = "cpu
     kept = json.loads(content)
     if not kept["jit"]:
         return closures(function_of(kept["source"]), cases, calls, device)
+    from torch._inductor import config
+
+    config.compile_threads = 1  # a pool of processes takes longer to start than a kernel to compile
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"/proc/self/cwd/{COMPILED}"
     return closures(compiled_function(kept["source"], kept["mode"]), cases, calls, device)
 
