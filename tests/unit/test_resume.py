@@ -13,6 +13,7 @@ from kernelwright.agents import auto
 from kernelwright.core.config import RunConfig
 from kernelwright.core.events import Body, Event, ProblemEnded, ProblemFound, RunStarted, SearchEscalated
 from kernelwright.core.landscape import Landscape
+from kernelwright.core.ports import Agent
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Profile
 from kernelwright.engine import loop
@@ -31,7 +32,14 @@ def stopped() -> datetime:
     return NOON
 
 
-def carry_out(folder: Path, landscape: Landscape, strategy: str, kill_after: int | None = None) -> None:
+def carry_out(
+    folder: Path,
+    landscape: Landscape,
+    strategy: str,
+    kill_after: int | None = None,
+    author: Agent | None = None,
+    client: type[RecordedClient] = RecordedClient,
+) -> None:
     """Begin the run of a landscape, or take it up; killed for good after so many more appends."""
     if folder.exists():
         journal = Journal.open_for_writing(folder, clock=stopped)
@@ -53,12 +61,12 @@ def carry_out(folder: Path, landscape: Landscape, strategy: str, kill_after: int
 
     seeds = RecordedSeeds(("cpp",), 1, landscape)
     run = Run(config, landscape.problem.device, 1, folder, record, tree, lambda _: None, seeds)
-    run.author = auto.author("tuner")
+    run.author = author or auto.author("tuner")
     if tree.started is None:
         started = RunStarted(config={}, versions={}, device=landscape.problem.device)
         record([started, ProblemFound(problem=landscape.problem)])
-    loop.optimize(run, RecordedClient(RecordedJudge(landscape), tree))
-    journal.close()
+    with journal:
+        loop.optimize(run, client(RecordedJudge(landscape), tree))
 
 
 def in_a_child(*arguments: object) -> int:

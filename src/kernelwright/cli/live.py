@@ -53,8 +53,12 @@ def watching() -> Iterator[tuple[Tell, Watch]]:
 
 
 def _plainly(console: Console) -> tuple[Tell, Watch]:
+    last = [""]
+
     def tell(text: str) -> None:
-        console.print(text, markup=False)
+        if text != last[0]:  # what waits says so every second
+            console.print(text, markup=False)
+        last[0] = text
 
     def watch(run: "Run", bodies: Sequence[Body]) -> None:
         for text in news(run.tree, bodies):
