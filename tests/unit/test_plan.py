@@ -156,3 +156,9 @@ def test_unit_depends_on_what_is_compiled_and_not_on_how_much_is_launched(make):
 
     assert unit(grid=(9, 9, 9)) == unit(rows=9) == unit()
     assert len({unit(), unit(rows=1), unit(rows=16), unit(constants={"B": 1}), unit(meta={"B": 1})}) == 5
+
+
+def test_a_block_that_no_driver_takes_is_refused_by_name() -> None:
+    assert Launch(kernel="rows", grid=(1, 1, 1), block=(32, 32, 1)).block == (32, 32, 1)
+    with pytest.raises(ValueError, match="2048 threads in a block of 'rows'; at most 1024"):
+        Launch(kernel="rows", grid=(1, 1, 1), block=(2048, 1, 1))

@@ -4,6 +4,7 @@ Buffers go by name: the case's inputs and outputs, and the plan's own workspaces
 to launch, time or ship such a kernel.
 """
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -52,6 +53,10 @@ class TensorMapArg(Frozen):
 
 
 Arg = Annotated[BufferArg | ScalarArg | TensorMapArg, Field(discriminator="kind")]
+
+
+MAX_BLOCK = 1024
+"""Threads of a block, on every GPU there is."""
 
 
 class Workspace(Frozen):
@@ -105,6 +110,15 @@ class Launch(Frozen):
     """Compile-time constants by name: Triton constexprs, CUDA template values as macros."""
     meta: dict[str, ParamValue] = Field(default_factory=dict)
     """Compiler options such as num_warps and num_stages."""
+
+    @model_validator(mode="after")
+    def _fits_a_block(self) -> "Launch":
+        """Refuse what no driver takes, before anything is compiled: every GPU's block has the same limit."""
+        if self.block is not None and math.prod(self.block) > MAX_BLOCK:
+            raise ValueError(
+                f"{math.prod(self.block)} threads in a block of {self.kernel!r}; at most {MAX_BLOCK}"
+            )
+        return self
 
 
 class LaunchPlan(Frozen):
