@@ -47,7 +47,10 @@ bundle: $(READY)
 	  --python-version $(PYTHON) --implementation cp --target build/offline -r bundle.txt -c constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --no-build-isolation \
 	  --target build/offline . && rm -rf build/lib build/bdist.* build/offline/bin
-	@du -sm build/offline | awk '{ print "build/offline: " $$1 " MiB"; exit $$1 >= 45 }'
+	@find build/offline -depth -type d \( -name tests -o -name testing -o -name __pycache__ \) \
+	  -not -path 'build/offline/kernelwright/*' -exec rm -rf {} +
+	@find build/offline -name '*.so' -exec strip --strip-unneeded {} + && find build/offline -name '*.pyx' -delete
+	@du -sm build/offline | awk '{ print "build/offline: " $$1 " MiB"; exit $$1 >= 60 }'
 
 # A copy of the GPU node's Python stack, to try things in before they go there; needs Python $(PYTHON) (TWIN_PY=...), 5 GB, no GPU.
 twin: bundle

@@ -41,12 +41,6 @@ NOTES = "The eager baseline's file, compiled by Inductor. Only for baselines."
 
 MODES = ("default", "max-autotune")
 VALUES = frozenset({"mode", "threads", "case", "jit"})
-RUN_IMPORTS = (
-    "torch._inductor.compile_fx",
-    "torch._inductor.codegen.triton",
-    "torch._inductor.runtime.triton_heuristics",
-)
-"""What a runner on a GPU needs besides, inherited from its nursery."""
 COMPILED = "compiled"
 """Folder in a runner's own where Inductor leaves what it compiles."""
 COMPILERS = ("g++", "clang++")
