@@ -123,6 +123,11 @@ def sample_inputs(seed: int = 0) -> dict[str, Tensor]:
     return _batch(seed, 2048, 2, 128)
 
 
+def sample_inputs_long(seed: int = 0) -> dict[str, Tensor]:
+    """Return four texts of up to 128 tokens."""
+    return _batch(seed, 2048, 4, 128)
+
+
 def sample_inputs_large(seed: int = 0) -> dict[str, Tensor]:
     """Return thirty-two texts of up to 512 tokens."""
     return _batch(seed, 30522, 32, 512)

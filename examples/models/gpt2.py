@@ -125,6 +125,11 @@ def sample_inputs(seed: int = 0) -> list[dict[str, Any]]:
     return _sets(seed, 2048, 128, {1: 3, 4: 1})
 
 
+def sample_inputs_long(seed: int = 0) -> list[dict[str, Any]]:
+    """Return one prompt of 512 tokens."""
+    return _sets(seed, 2048, 512, {1: 1})
+
+
 def sample_inputs_large(seed: int = 0) -> list[dict[str, Any]]:
     """Return prompts of 1024 tokens, alone and eight at a time."""
     return _sets(seed, 50257, 1024, {1: 3, 8: 1})

@@ -181,6 +181,11 @@ def sample_inputs(seed: int = 0) -> list[dict[str, Any]]:
     ]
 
 
+def sample_inputs_long(seed: int = 0) -> list[dict[str, Any]]:
+    """Return a batch of 2048 users of the small model."""
+    return [{"name": "batch2048", "kwargs": _users(seed, 2048, 6, 8, 24), "dynamic": DYNAMIC}]
+
+
 def sample_inputs_large(seed: int = 0) -> list[dict[str, Any]]:
     """Return a batch of 2048 users with 200 entries each on average."""
     users = _users(seed, 2048, 26, 13, 200)
