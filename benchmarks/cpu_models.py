@@ -3,9 +3,10 @@
     python -m benchmarks.cpu_models --model llama --budget 10m --home DIR
     python -m benchmarks.cpu_models                                   # all that have no row yet
 
-LLaMA and GPT-2 with 4 layers of 256 at 1x512, BERT at 4x128, the recommender at a batch of 2048; fp32, every core. A row
-says what was shipped and the speed-up over eager and over torch.compile with intervals; where nothing could be proven, it
-says that, and what the whole model did with the winners in it. Rows that are there are not measured again unless --again.
+LLaMA and GPT-2 with 4 layers of 256 at 1x512, BERT at 4x128, the recommender at a batch of 2048; fp32, every core.
+A row says what was shipped and the speed-up over eager and over torch.compile with intervals; where nothing could be
+proven, it says that, and what the whole model did with the winners in it. Rows that are there are not measured again
+unless --again.
 """
 
 import argparse
