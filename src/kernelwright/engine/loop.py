@@ -10,12 +10,13 @@
 5. Winners are put into the model one by one in fresh processes, and stay only if they pay there (`splicing`).
 """
 
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 
 from kernelwright.core.candidate import Candidate
-from kernelwright.core.errors import ServiceDied, UnfairClock
+from kernelwright.core.errors import DeviceBusy, ServiceDied, UnfairClock
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
@@ -25,14 +26,15 @@ from kernelwright.core.events import (
     RunEnded,
     SearchEscalated,
 )
-from kernelwright.core.messages.model import VerifyModel
+from kernelwright.core.messages.model import VerifyModel, Winner
 from kernelwright.core.problem import Problem
 from kernelwright.core.search import nodes_of
-from kernelwright.core.tree import Node
+from kernelwright.core.tree import Node, Tree
 from kernelwright.core.verdict import Evaluation, Profile, Status
 from kernelwright.engine import gate
 from kernelwright.engine.asking import answer, ask
 from kernelwright.engine.budget import Stop, is_stuck, spent_up, worn_out
+from kernelwright.engine.inbox import AT_ONCE, collect, submitted
 from kernelwright.engine.run import Run
 from kernelwright.engine.scheduler import STUCK, next_problem
 from kernelwright.engine.service import JudgeClient
@@ -57,6 +59,7 @@ def optimize(run: Run, judge: JudgeClient) -> None:
     try:
         search(run, judge)
         for problem in list(run.tree.problems.values()):
+            settle(run, judge, problem)
             finish(run, judge, problem)
         if run.config.model is None:
             reason = "the search has ended; there is no model to put a winner into"
@@ -64,7 +67,7 @@ def optimize(run: Run, judge: JudgeClient) -> None:
             reason = verify(run)
         else:
             reason = "no region of the model is offered; nothing is spliced"
-    except (UnfairClock, ServiceDied) as error:
+    except (DeviceBusy, UnfairClock, ServiceDied) as error:
         run.record([RunEnded(reason=str(error), failed=True)])
         raise
     run.record([RunEnded(reason=reason)])
@@ -113,6 +116,8 @@ def step(run: Run, judge: JudgeClient, problem: Problem) -> None:
         answer(run, judge, problem)
     elif undecided := [node for node in nodes_of(run.tree, problem.hash) if node.decision is None]:
         decide(run, judge, problem, undecided)
+    elif collect(run, problem):
+        return  # what others submitted is judged with the next step
     elif run.author is None or run.config.max_expansions == 0:
         _end(run, problem, Stop("seeds", "the seeds alone were asked for"))
     elif stop := worn_out(run, problem):
@@ -157,6 +162,13 @@ def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candid
     return verdict
 
 
+def settle(run: Run, judge: JudgeClient, problem: Problem) -> None:
+    """Judge what was submitted and is not decided on when the search has ended, whatever the budget says."""
+    collect(run, problem, most=sys.maxsize)
+    while waiting := submitted(run, problem):
+        decide(run, judge, problem, waiting[:AT_ONCE])
+
+
 def escalate(run: Run, problem: Problem, words: str) -> None:
     """Turn to bolder means; when there are none left, the problem is given up."""
     level = run.tree.quests[problem.hash].level
@@ -185,6 +197,8 @@ def verify(run: Run) -> str:
     groups = winners(run.tree, Blobs(run.folder / "blobs"))
     if not groups:
         return "no candidate was proven faster than the baselines; nothing is spliced"
+    if _is_verified(run.tree, groups):  # by an earlier sitting
+        return _installed(run, groups)
     assert run.config.model is not None
     request = VerifyModel(
         spec=run.config.model,
@@ -198,8 +212,26 @@ def verify(run: Run) -> str:
     )
     whole = Whole(request, run.config.model_processes, run.show)
     rule = partial(verification, against=run.config.against)
-    verified, stay = added_one_by_one(groups, partial(timed, whole, groups), rule, run.record)
+    added_one_by_one(groups, partial(timed, whole, groups), rule, run.record)
+    return _installed(run, groups)
+
+
+def _is_verified(tree: Tree, groups: Sequence[Sequence[Winner]]) -> bool:
+    """Tell whether the last verification is of these very winners."""
+    if tree.verified is None:
+        return False
+    tried = {key: one.candidate_hash for key, one in tree.tried.items()}
+    stayed = {key: one.candidate_hash for key, one in tree.tried.items() if one.kept}
+    is_last = stayed == tree.verified.winners if tree.verified.shipped else not stayed
+    return is_last and tried == {one.problem_hash: one.candidate_hash for group in groups for one in group}
+
+
+def _installed(run: Run, groups: Sequence[Sequence[Winner]]) -> str:
+    """Write what was verified to pay, and return why the run ends."""
+    verified = run.tree.verified
+    assert verified is not None, "the winners are verified first"
     if not verified.shipped:
         return verified.reason
+    stay = [winner for group in groups for winner in group if winner.problem_hash in verified.winners]
     write_drop_in(run.folder, run.tree, stay)
     return "the winners pay end to end"

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,7 @@ import torch
 
 from kernelwright.core.case import Case, Distribution
 from kernelwright.core.device import Device
+from kernelwright.core.errors import DeviceBusy
 from kernelwright.core.messages.runner import DeviceJob, Time, TimedArm
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import LaunchedRunner, Lost, launched
@@ -41,6 +43,10 @@ TIME_SECONDS = 90.0
 SLOPE_SECONDS, SLOPE_REPLAYS, SLOPE_TOLERANCE, SLOPE_ATTEMPTS = 5e-3, (4, 16), 0.05, 4
 """Length of a replay, replays of the two batches, how far the judge's own clock may be from the launcher's, and how
 often it may be by the noise of capturing the graph anew, which both batches begin with."""
+
+COPIED_BYTES, COPIES = 64 << 20, 128
+"""What the judge copies itself, about as long as a replay, to see whether somebody else uses the device."""
+SHARED_SECONDS, SHARED_PAUSE = 120.0, 2.0
 
 
 class Rival(NamedTuple):
@@ -251,24 +257,58 @@ def time_alone(bench: Bench, case: Case, heats: int) -> Certified:
         size = keeper.size(bench, case)
         times = [value for _ in range(heats) for value in keeper.replays(case, [bench], size)[0]]
         track = keeper.tracks[case.hash]
-        _compare_clocks(track, case, median(times))
+        _compare_clocks(track, case, median(times), bench)
         alone = track.arms[0].model_copy(update={"calls": (0,)})
         order = Time(arms=(alone,), order=(0,) * 2 * ROUNDS, repeats=LEAST_LAUNCHES)
         warm = median(track.runner.time(order, TIME_SECONDS)) / LEAST_LAUNCHES * 1e6
     return Certified(times, warm)
 
 
-def _compare_clocks(track: Track, case: Case, call_us: float) -> None:
-    """Refuse events that the judge's wall clock does not confirm: the slope between few and many long replays."""
+def _compare_clocks(track: Track, case: Case, call_us: float, bench: Bench) -> None:
+    """Refuse events that the judge's wall clock does not confirm: the slope between few and many long replays.
+
+    A device that somebody else uses makes them disagree too, on a plain copy of our own; that is waited for.
+    """
     repeats = max(1, math.ceil(SLOPE_SECONDS / (call_us * 1e-6 * track.size)))
-    for _ in range(SLOPE_ATTEMPTS):
-        events, slope = clocks(track, repeats)
-        if slope <= (1 + SLOPE_TOLERANCE) * events:
-            return
+    deadline = time.monotonic() + SHARED_SECONDS
+    while True:
+        for _ in range(SLOPE_ATTEMPTS):
+            events, slope = clocks(track, repeats)
+            if slope <= (1 + SLOPE_TOLERANCE) * events:
+                return
+        device = bench.problem.device
+        if not is_shared(device.index):
+            break
+        if time.monotonic() > deadline:
+            raise DeviceBusy(device.title, "another process that takes no lock", SHARED_SECONDS)
+        bench.progress(f"waiting for {device.title}: another process uses it")
+        time.sleep(SHARED_PAUSE)
     reason = (
         f"the launcher's events say {events * 1e3:.3f} ms a replay, the judge's clock {slope * 1e3:.3f} ms"
     )
     raise TimingFailed(0, Failure(Status.TIMING_SUSPECT, reason, case))
+
+
+def is_shared(index: int) -> bool:
+    """Tell whether the two clocks disagree on copies this process makes itself: then it is not the candidate."""
+    walls, spans = [], [0.0]
+    with torch.cuda.device(index):
+        source = torch.zeros(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        torch.cuda.synchronize()
+        for count in SLOPE_REPLAYS:
+            marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+            started = time.perf_counter()
+            marks[0].record()
+            for mark in marks[1:]:
+                for _ in range(COPIES):
+                    target.copy_(source)
+                mark.record()
+            torch.cuda.synchronize()
+            walls.append(time.perf_counter() - started)
+            spans = [before.elapsed_time(after) * 1e-3 for before, after in pairwise(marks)]
+    slope = (walls[1] - walls[0]) / (SLOPE_REPLAYS[1] - SLOPE_REPLAYS[0])
+    return slope > (1 + SLOPE_TOLERANCE) * median(spans)
 
 
 def clocks(track: Track, repeats: int) -> tuple[float, float]:
