@@ -38,6 +38,16 @@ def normal(source: str, backend: str) -> str:
     return _python(source) if backend in PYTHON_BACKENDS else _cpp(source)
 
 
+def length(source: str, backend: str) -> int:
+    """Return how long a source is, comments, docstrings and layout aside: parts of the tree, or tokens."""
+    if backend not in PYTHON_BACKENDS:
+        return len(_tokens(source.replace("\\\n", "")))
+    try:
+        return sum(1 for _ in ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return len(source.split())
+
+
 def key_of(candidate: Candidate) -> str:
     """Return what no two nodes of a problem share: language, normal form and parameters."""
     choices = [[sorted(choice.case_hashes), choice.values] for choice in candidate.choices]

@@ -2,7 +2,7 @@
 
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.messages.judge import Disqualified
-from kernelwright.core.normal import normal
+from kernelwright.core.normal import length
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Outcome, Profile, Status
 
 BAR = "a faster baseline has come, which has to be beaten first"
@@ -63,8 +63,8 @@ def is_simpler(challenger: Candidate, incumbent: Candidate, comparison: Comparis
         return False
     if comparison.outcome is not Outcome.NOT_PROVEN or comparison.ci_low < EQUAL or comparison.slower_case:
         return False
-    lengths = [len(normal(one.source, one.backend)) for one in (challenger, incumbent)]
-    return lengths[0] <= SIMPLER * lengths[1]
+    own, theirs = (length(one.source, one.backend) for one in (challenger, incumbent))
+    return own <= SIMPLER * theirs
 
 
 def simpler(evaluation: Evaluation, comparison: Comparison) -> Decision:

@@ -1,0 +1,233 @@
+"""When a search stops and whose turn is next: pure readings of the tree, the settings and the time that is spent."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from kernelwright.core.candidate import Author
+from kernelwright.core.config import RunConfig, resolve
+from kernelwright.core.errors import BadConfig
+from kernelwright.core.events import (
+    Body,
+    CandidateProposed,
+    Compared,
+    Decided,
+    Evaluated,
+    ExpansionAnswered,
+    ExpansionAsked,
+    LessonLearnt,
+    ProblemEnded,
+    ProblemFound,
+    SearchEscalated,
+)
+from kernelwright.core.expansion import Expansion
+from kernelwright.core.problem import Problem
+from kernelwright.core.tree import Tree, fold
+from kernelwright.core.verdict import Outcome
+from kernelwright.engine import budget, gate
+from kernelwright.engine.run import Run, Spent
+from kernelwright.engine.scheduler import next_problem, promise
+from kernelwright.engine.seeds import Seeds
+from kernelwright.engine.titles import lesson_of
+
+
+def run_of(tree: Tree, problem: Problem, spent: Spent | None = None, **settings: object) -> Run:
+    """Return a run that may only be looked at."""
+
+    def record(bodies: Sequence[Body]) -> None:
+        raise AssertionError(f"a rule appended {bodies}")
+
+    config = RunConfig.model_validate({"op": "rmsnorm", **settings})
+    run = Run(config, problem.device, 1, Path(), record, tree, lambda _: None, Seeds((), 1))
+    run.spent = spent or Spent()
+    return run
+
+
+def baseline(
+    make: SimpleNamespace, problem: Problem, time_us: float = 100.0, floor_us: float | None = None
+) -> list[Body]:
+    """Return the events of a baseline that holds the title."""
+    candidate = make.baseline()
+    timing = make.timing(problem, time_us)
+    cases = tuple(one.model_copy(update={"floor_us": floor_us}) for one in timing.cases)
+    verdict = make.evaluation(candidate, problem, timing=timing.model_copy(update={"cases": cases}))
+    return [
+        ProblemFound(problem=problem),
+        CandidateProposed(problem_hash=problem.hash, candidate=candidate),
+        Evaluated(evaluation=verdict),
+        Decided(decision=gate.first_of_problem(verdict)),
+    ]
+
+
+def challenger(make: SimpleNamespace, problem: Problem, number: int, ratio: float) -> list[Body]:
+    """Return the events of a kernel that was raced against the baseline."""
+    candidate = make.candidate(f"int kernel_fn(); // {number}", parents=("a",), author=Author(name="mover"))
+    verdict = make.evaluation(candidate, problem, timing=make.timing(problem, 100.0 / ratio))
+    outcome = Outcome.FASTER if ratio > 1 else Outcome.NOT_FASTER
+    found = make.comparison(
+        make.baseline(),
+        candidate,
+        problem,
+        ratio=ratio,
+        ci_low=ratio * 0.99,
+        ci_high=ratio * 1.01,
+        outcome=outcome,
+    )
+    told: list[Body] = [
+        CandidateProposed(problem_hash=problem.hash, candidate=candidate),
+        Evaluated(evaluation=verdict),
+        Compared(comparison=found),
+        Decided(decision=gate.decide(verdict, found)),
+    ]
+    if ratio > 1:
+        told.append(LessonLearnt(lesson=lesson_of(problem, candidate, found)))
+    return told
+
+
+def barren(problem: Problem, number: int) -> list[Body]:
+    """Return the events of an expansion that brought nothing."""
+    wanted = Expansion(problem_hash=problem.hash, diagnosis=number)
+    return [
+        ExpansionAsked(strategy="greedy", expansion=wanted),
+        ExpansionAnswered(expansion=wanted, author="auto", reason="nothing"),
+    ]
+
+
+@pytest.fixture
+def problem(make: SimpleNamespace) -> Problem:
+    return make.problem(share=0.5)
+
+
+def test_a_part_of_the_time_is_left_for_finishing(make, problem: Problem) -> None:
+    tree = fold(baseline(make, problem))
+    assert budget.spent_up(run_of(tree, problem, Spent(59.0), budget_s=100)) is None
+    stop = budget.spent_up(run_of(tree, problem, Spent(60.0), budget_s=100))
+    assert stop is not None
+    assert stop.rule == "budget"
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        ({"max_evaluations": 2}, "evaluations"),
+        ({"max_device_s": 1.0}, "device"),
+        ({"target_speedup": 1.3}, "target"),
+    ],
+)
+def test_every_limit_of_a_run_stops_it_by_its_name(make, problem: Problem, settings, rule: str) -> None:
+    events = [*baseline(make, problem), *challenger(make, problem, 1, 2.0)]
+    verdicts = [one.evaluation for one in events if isinstance(one, Evaluated)]
+    longer = [one.model_copy(update={"seconds": 0.6}) for one in verdicts]
+    replaced = iter(longer)
+    events = [Evaluated(evaluation=next(replaced)) if isinstance(one, Evaluated) else one for one in events]
+    tree = fold(events)
+    assert budget.spent_up(run_of(tree, problem)) is None
+    stop = budget.spent_up(run_of(tree, problem, **settings))
+    assert stop is not None
+    assert stop.rule == rule
+
+
+def test_the_expected_speed_up_follows_amdahl(make, problem: Problem) -> None:
+    tree = fold([*baseline(make, problem), *challenger(make, problem, 1, 2.0)])
+    assert budget.expected_speedup(tree) == pytest.approx(1 / 0.75)
+
+
+def test_five_reverts_in_a_row_are_enough_and_a_keep_begins_anew(make, problem: Problem) -> None:
+    four = [body for number in range(4) for body in challenger(make, problem, number, 0.9)]
+    begun = [*baseline(make, problem), *four]
+    assert budget.is_stuck(run_of(fold(begun), problem), problem) == ""
+    fifth = [*begun, *challenger(make, problem, 5, 0.9)]
+    assert budget.is_stuck(run_of(fold(fifth), problem), problem) == "5 candidates in a row were not kept"
+    assert budget.is_stuck(run_of(fold([*fifth, *challenger(make, problem, 6, 1.5)]), problem), problem) == ""
+    bolder = SearchEscalated(problem_hash=problem.hash, level=1, reason="bolder")
+    assert budget.is_stuck(run_of(fold([*fifth, bolder]), problem), problem) == ""
+
+
+def test_answers_with_nothing_new_are_counted_too(make, problem: Problem) -> None:
+    events = [*baseline(make, problem), *(body for number in range(5) for body in barren(problem, number))]
+    assert (
+        budget.is_stuck(run_of(fold(events), problem), problem) == "5 expansions in a row brought nothing new"
+    )
+
+
+def test_near_the_floor_long_enough_or_often_enough_ends_a_problem(make, problem: Problem) -> None:
+    near = fold(baseline(make, problem, 100.0, 97.5))
+    far = fold(baseline(make, problem, 100.0, 90.0))
+    assert budget.worn_out(run_of(near, problem), problem).rule == "floor"
+    assert budget.worn_out(run_of(far, problem), problem) is None
+    spent = Spent(7200.0, {problem.hash: 7200.0})
+    assert budget.worn_out(run_of(far, problem, spent), problem).rule == "time"
+    asked = fold([*baseline(make, problem), *barren(problem, 0)])
+    assert budget.worn_out(run_of(asked, problem, max_expansions=1), problem).rule == "expansions"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("8h", 28800.0), ("45", 45.0)])
+def test_times_are_written_with_their_unit(text: str, seconds: float) -> None:
+    assert resolve({"budget_s": text}, {}, "defaults").budget_s == seconds
+
+
+@pytest.mark.parametrize("text", ["ten minutes", "", "5d", "-3m"])
+def test_what_is_no_time_is_refused_by_name(text: str) -> None:
+    with pytest.raises(BadConfig, match="budget_s"):
+        resolve({"budget_s": text}, {}, "defaults")
+
+
+def two(make: SimpleNamespace) -> tuple[Problem, Problem]:
+    large = make.problem(share=0.5)
+    small = make.problem(cases=(make.case(rows=16),), share=0.1)
+    return large, small
+
+
+def test_a_problem_without_a_title_comes_first_then_the_largest_share(make) -> None:
+    large, small = two(make)
+    begun = [*baseline(make, large), ProblemFound(problem=small)]
+    assert next_problem(fold(begun)) == small.hash
+    both = [*baseline(make, large), *baseline(make, small)]
+    assert next_problem(fold(both)) == large.hash
+
+
+def test_what_was_begun_is_finished_first(make) -> None:
+    large, small = two(make)
+    asked = ExpansionAsked(strategy="greedy", expansion=Expansion(problem_hash=small.hash))
+    assert next_problem(fold([*baseline(make, large), *baseline(make, small), asked])) == small.hash
+
+
+def test_reverts_turn_the_search_to_another_problem(make) -> None:
+    large, small = two(make)
+    events = [*baseline(make, large), *baseline(make, small)]
+    worn = [body for number in range(6) for body in challenger(make, large, number, 0.9)]
+    assert next_problem(fold([*events, *worn])) == small.hash
+
+
+def test_a_gain_leaves_less_to_win(make) -> None:
+    large, _ = two(make)
+    before, after = baseline(make, large), [*baseline(make, large), *challenger(make, large, 1, 4.0)]
+    assert promise(fold(after), large.hash) < promise(fold(before), large.hash) / 3
+
+
+def test_a_problem_that_was_given_up_is_taken_up_when_another_learns_something(make) -> None:
+    large, small = two(make)
+    events = [*baseline(make, large), *baseline(make, small)]
+    given_up = [
+        ProblemEnded(problem_hash=small.hash, rule="stuck", reason="5 in a row"),
+        ProblemEnded(problem_hash=large.hash, rule="time", reason="2 h"),
+    ]
+    assert next_problem(fold([*events, *given_up])) is None
+    taught = [*events, *given_up[:1], *challenger(make, large, 1, 1.5), *given_up[1:]]
+    assert next_problem(fold(taught)) == small.hash
+
+
+def test_a_shorter_kernel_of_equal_speed_is_kept_and_a_slower_one_is_not(make, problem: Problem) -> None:
+    long = make.candidate("int kernel_fn() { int a = 1; int b = 2; int c = 3; return a + b + c; }")
+    short = make.candidate("int kernel_fn() { return 6; }")
+    equal = make.comparison(
+        long, short, problem, outcome=Outcome.NOT_PROVEN, ratio=1.0, ci_low=0.995, ci_high=1.005, e_faster=1.0
+    )
+    assert gate.is_simpler(short, long, equal)
+    assert gate.simpler(make.evaluation(short, problem), equal).kept
+    assert not gate.is_simpler(long, short, equal)
+    assert not gate.is_simpler(short, make.baseline(), equal)
+    assert not gate.is_simpler(short, long, equal.model_copy(update={"ci_low": 0.98}))
+    assert not gate.is_simpler(short, long, equal.model_copy(update={"outcome": Outcome.NOT_FASTER}))
