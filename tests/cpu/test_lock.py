@@ -155,3 +155,36 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match="file"), DeviceLock(CPU, tmp_path / "file" / "locks"):
         pass
+
+
+GREEDY = """
+import sys, time
+from pathlib import Path
+from kernelwright.core.device import Device
+from kernelwright.hardware.lock import DeviceLock
+while True:
+    with DeviceLock(Device.model_validate_json(sys.argv[1]), Path(sys.argv[2])):
+        print("held", flush=True)
+        time.sleep(0.2)
+"""
+
+
+def test_who_waits_comes_before_who_wants_it_again(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", GREEDY, CPU.model_dump_json(), str(tmp_path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    turns = 0
+    try:
+        for _ in range(5):
+            assert process.stdout.readline() == "held\n"
+            with DeviceLock(CPU, tmp_path, wait_s=20):
+                pass
+            turns += 1
+        process.kill()
+        rest = process.stdout.read().count("held")
+    finally:
+        process.kill()
+        process.communicate()
+    # It held the device when we began to wait, and at most once more before we got it.
+    assert turns == 5
+    assert rest <= 2 * turns

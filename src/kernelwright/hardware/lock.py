@@ -100,6 +100,8 @@ class DeviceLock:
     uuid: str | None = None
     """The GPU's UUID if the caller knows it; None asks the driver."""
     _descriptor: int | None = field(default=None, init=False, repr=False)
+    _place: int | None = field(default=None, init=False, repr=False)
+    """Descriptor of our place in the queue, while we wait."""
 
     def __post_init__(self) -> None:
         # A forked child shares the open file and with it the lock: were it to outlive us, the device would stay locked.
@@ -119,15 +121,18 @@ class DeviceLock:
             raise RuntimeError(f"the lock on {self.path} is taken already")
         path, began = self.path, time.monotonic()
         shown = -SHOW_SECONDS
-        while not self._take(path):
-            waited = time.monotonic() - began
-            holder = str(read_holder(path) or "a process that does not say who it is")
-            if waited >= self.wait_s:
-                raise DeviceBusy(self._label, holder, waited)
-            if waited - shown >= SHOW_SECONDS:
-                self.show(f"waiting for {self._label}: in use by {holder}")
-                shown = waited
-            time.sleep(min(POLL_SECONDS, self.wait_s - waited))
+        try:
+            while not (self._queue(path) and self._take(path)):
+                waited = time.monotonic() - began
+                holder = str(read_holder(path) or "a process that does not say who it is")
+                if waited >= self.wait_s:
+                    raise DeviceBusy(self._label, holder, waited)
+                if waited - shown >= SHOW_SECONDS:
+                    self.show(f"waiting for {self._label}: in use by {holder}")
+                    shown = waited
+                time.sleep(min(POLL_SECONDS, self.wait_s - waited))
+        finally:
+            self._leave_queue()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -141,32 +146,60 @@ class DeviceLock:
         return f"{self.device.kind.value}:{self.device.index} ({self.device.name})"
 
     def _close(self) -> None:
+        self._leave_queue()
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
-    def _take(self, path: Path) -> bool:
-        """Try once; tell whether the lock is ours."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise NotWritable(path, str(error.strerror)) from error
-        self._descriptor = descriptor
+    def _leave_queue(self) -> None:
+        descriptor, self._place = self._place, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _queue(self, path: Path) -> bool:
+        """Be the one who gets the lock next; tell whether we are.
+
+        Whoever gives the lock back and wants it again stands behind those who wait: without that, a process that times
+        one thing after the other left another one waiting for eight minutes.
+        """
+        if self._place is not None:
+            return True
+        descriptor = _opened(path.with_suffix(".queue"))
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self._close()
+            os.close(descriptor)
             return False
-        if not _is_at(
-            path, descriptor
-        ):  # cleaned away between opening and locking: nobody else will look at it
-            self._close()
+        self._place = descriptor
+        return True
+
+    def _take(self, path: Path) -> bool:
+        """Try once; tell whether the lock is ours."""
+        descriptor = _opened(path)
+        self._descriptor = descriptor
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Cleaned away between opening and locking: nobody else will look at it.
+            is_ours = _is_at(path, descriptor)
+        except BlockingIOError:
+            is_ours = False
+        if not is_ours:
+            self._descriptor = None
+            os.close(descriptor)
             return False
         holder = Holder(pid=os.getpid(), command=_command(), since=datetime.now(UTC))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, holder.model_dump_json().encode(), 0)
         return True
+
+
+def _opened(path: Path) -> int:
+    """Return a descriptor of a lock's file, created if it is not there."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NotWritable(path, str(error.strerror)) from error
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
