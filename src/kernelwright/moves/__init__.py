@@ -1,0 +1,1 @@
+"""Drawer: one mechanical rewrite per file, on parsed code; the file's name is its registration."""
