@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -24,6 +25,8 @@ ALIASES = {
 }
 FLOATS = (DType.FP32, DType.FP16, DType.BF16, DType.FP64)
 SPEC_HELP = "Give `path.py:factory`, `package.module:Class` or `hf:NAME-or-folder`."
+SAVED_FACTORY, SAVED_FOLDER = "kernelwright.model.saved:build", "models"
+"""What loads a live module that `kernelwright.optimize` was given, and the folder of the home it lies in."""
 INPUT_HELP = "Write `1,512:int64`, or `tokens=1@batch,512@seq:int64`."
 
 
@@ -180,6 +183,16 @@ def parse_spec(spec: str) -> Address:
     if not all(word.isidentifier() for word in place.split(".")):
         raise ModelNotLoadable(spec, f"{place!r} is neither a .py file nor a module", SPEC_HELP)
     return Address(Source.PACKAGE, place, factory, args, kwargs)
+
+
+def refuse_foreign(spec: str, home: Path) -> None:
+    """Raise for a saved module that lies outside the home: reading it would run whatever it was made of."""
+    if not spec.startswith(f"{SAVED_FACTORY}("):
+        return
+    place = Path(str(next(iter(parse_spec(spec).args), ""))).resolve()
+    if place.parent != home.resolve() / SAVED_FOLDER:
+        remedy = "Optimise the module here, or name one such as `path.py:factory`."
+        raise ModelNotLoadable(spec, "it was saved by another machine or user", remedy)
 
 
 def _literals(spec: str, call: str) -> tuple[tuple[Any, ...], dict[str, Any]]:

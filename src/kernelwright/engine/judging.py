@@ -30,6 +30,7 @@ from kernelwright.core.plan_language import PlanFault, first_values
 from kernelwright.core.ports import Op
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Evaluation, Profile, StageResult, Status
+from kernelwright.engine.own_baseline import own_baseline
 from kernelwright.engine.seeds import compiled_baseline, seed
 from kernelwright.engine.service import JudgeClient, Show
 from kernelwright.hardware.detect import cpu_device, devices, torch_device, usable_cores
@@ -124,6 +125,11 @@ def _compared(wish: Wish, found: Finding, other: Candidate, judge: JudgeClient) 
             f"--against {wish.against}", words, "Compare with a kernel that passes the same profile."
         )
     return judge.compare(found.problem, other, found.candidate, confirm=wish.profile is Profile.SHIP)
+
+
+def source_of(path: Path) -> tuple[str, str]:
+    """Return the text of a source file and its language."""
+    return _source(path), _backend(path)
 
 
 def _source(path: Path) -> str:
@@ -300,11 +306,10 @@ def _incumbent(
     """Return what the candidate is compared with: another file, or a baseline of the op."""
     if source is not None:
         return _candidate(Path(against), source, problem, extra)
-    found = (
-        seed(problem.op, "eager", Origin.BASELINE)
-        if against == "eager"
-        else compiled_baseline(problem, threads)
-    )
+    if against == "eager":
+        found = own_baseline(problem) or seed(problem.op, "eager", Origin.BASELINE)
+    else:
+        found = compiled_baseline(problem, threads)
     if found is None:
         raise BadInput(f"--against {against}", f"op {problem.op!r} has no baseline", "Give a file.")
     return found

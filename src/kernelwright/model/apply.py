@@ -14,13 +14,13 @@ import torch
 from torch.fx import GraphModule
 
 from kernelwright.core.errors import BadInput
-from kernelwright.core.manifest import FOLDER, NAME, StoredFile
-from kernelwright.core.messages.model import Winner, WinnerUnit
+from kernelwright.core.manifest import FOLDER, NAME
+from kernelwright.core.messages.model import Winner
 from kernelwright.model.dynamo import Backend
 from kernelwright.model.splice import Rest, Splicer
 from kernelwright.model.tally import Tally
+from kernelwright.model.winner_files import winners_of as winners_of
 from kernelwright.store.locate import find_run, home
-from kernelwright.store.manifest import certified, read_manifest
 
 SLOT = "_compiled_call_impl"
 """Where torch's modules keep what is called instead of their own code."""
@@ -32,41 +32,6 @@ def folder_of(run_or_folder: str | Path) -> Path:
     if (given / NAME).is_file():
         return given
     return find_run(home(os.environ), str(run_or_folder)) / FOLDER
-
-
-def winners_of(folder: Path) -> tuple[Winner, ...]:
-    """Return the winners of a folder of kernels, with the paths their files have now."""
-    manifest = read_manifest(folder)
-    return tuple(
-        Winner(
-            problem_hash=entry.problem_hash,
-            candidate_hash=entry.candidate_hash,
-            backend=entry.backend,
-            case=entry.case,
-            artefact=str(folder / entry.library.name) if entry.library else "",
-            artefact_hash=entry.library.hash if entry.library else "",
-            source=_text(folder, entry.source),
-            values=entry.values,
-            plan=entry.plan,
-            units=tuple(
-                WinnerUnit(
-                    key=unit.key,
-                    binary=str(folder / unit.binary.name),
-                    binary_hash=unit.binary.hash,
-                    facts=str(folder / unit.facts.name),
-                    facts_hash=unit.facts.hash,
-                )
-                for unit in entry.units
-            ),
-            device=entry.device,
-            region=_text(folder, entry.region),
-        )
-        for entry in manifest.entries
-    )
-
-
-def _text(folder: Path, file: StoredFile | None) -> str:
-    return certified(folder / file.name, file.hash).decode() if file else ""
 
 
 class SplicedCall:

@@ -3,10 +3,12 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelwright.core.case import Case
-from kernelwright.model.capture import Captured
+
+if TYPE_CHECKING:  # 2 s of imports that a kernel found in a manifest does not need
+    from kernelwright.model.capture import Captured
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Tally:
         """Return the count of a case's winner."""
         return self.winners.setdefault(case.hash, Count(case.label))
 
-    def left_aside(self, captured: Captured) -> Callable[..., Any]:
+    def left_aside(self, captured: "Captured") -> Callable[..., Any]:
         """Return a graph that counts its calls."""
 
         def run(*given: Any) -> Any:

@@ -1,0 +1,1 @@
+"""From a captured graph to kernel source, without a language model."""
