@@ -242,6 +242,8 @@ class Evaluation(Noun):
     """Certified times; only if every required stage passed."""
     artefact_hashes: dict[str, str] = Field(default_factory=dict)
     """Blob hash of the built artefact by parameter hash: exactly what was judged."""
+    resources: dict[str, dict[str, int]] = Field(default_factory=dict)
+    """What the compiler told of each kernel of the problem's own cases, by the start of its unit's hash."""
     log_hash: str | None = None
     """Blob with the bounded log of compiler and runner."""
     environment: dict[str, str] = Field(default_factory=dict)

@@ -112,6 +112,12 @@ def ceilings(
     return calibration
 
 
+def known_ceilings(device: Device, home: Path) -> Ceilings | None:
+    """Return what the device was measured to reach, if this machine knows; nothing is measured."""
+    known = _cached(cache_path(device, home), device)
+    return known.ceilings if known else None
+
+
 def cache_path(device: Device, home: Path) -> Path:
     """Return where the calibration of a device, its driver and our libraries is kept."""
     key = canonical_json([device.identity(), versions(), CALIBRATION_VERSION])

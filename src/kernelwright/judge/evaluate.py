@@ -45,7 +45,14 @@ from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
-from kernelwright.judge.execution import collect, compile_ahead, compile_cases, launches_plans
+from kernelwright.judge.execution import (
+    collect,
+    compile_ahead,
+    compile_cases,
+    launches_plans,
+    plan_for,
+    units_of,
+)
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.nurseries import Nurseries
 from kernelwright.judge.screening import Grounds, screen
@@ -167,6 +174,7 @@ class Judge:
             stages=tuple(results),
             timing=None if failure else timing,
             artefact_hashes={} if failure else artefacts,
+            resources={} if failure else self._resources(candidate, problem),
             log_hash=self.blobs.put(failure.reason.encode()) if failure else None,
             environment=self._environment(bench),
             seconds=time.perf_counter() - started,
@@ -203,6 +211,15 @@ class Judge:
         kept = {path.name: self.blobs.put(path.read_bytes()) for path in sorted(folder.iterdir())}
         shutil.rmtree(folder)
         return kept
+
+    def _resources(self, candidate: Candidate, problem: Problem) -> dict[str, dict[str, int]]:
+        """Return what the compiler told of the kernels of the problem's own cases; the cache has them all."""
+        if not launches_plans(candidate, problem.device):
+            return {}
+        plans = [(plan_for(candidate, case, problem.device), case) for case in problem.cases]
+        units = [unit for plan, case in plans for unit in units_of(plan, case)]
+        built = self.builds.get_units(candidate, units, problem.device.arch)
+        return {unit.hash[:16]: built[unit.hash].resources for unit in units}
 
     def _environment(self, bench: Bench) -> dict[str, str]:
         return {
