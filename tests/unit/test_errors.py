@@ -116,6 +116,51 @@ TABLE = {
         ("cpu:0 (a CPU)", "14 fresh pairs", "Nothing is kept"),
         "Stop other work on the machine and run again.",
     ),
+    "LlmFailed": (("openai", "sulks", "Ask again."), ("'openai'", "sulks"), "Ask again."),
+    "LlmKeyMissing": (
+        ("openai", "OPENAI_API_KEY", "KEY_FILE"),
+        ("'openai'", "needs a key", "OPENAI_API_KEY"),
+        "or name a key file in KEY_FILE.",
+    ),
+    "LlmKeyFileUnsafe": (("/k", "others may use it"), ("'/k'", "others may use it"), "chmod 600 /k"),
+    "LlmKeyRefused": (
+        ("anthropic", "ANTHROPIC_API_KEY"),
+        ("'anthropic'", "refused the key", "ANTHROPIC_API_KEY"),
+        "the key must be allowed to use the model.",
+    ),
+    "LlmUnknownModel": (
+        ("openai", "gpt-0"),
+        ("'openai'", "'gpt-0'"),
+        "Check the id after `llm:` in --author.",
+    ),
+    "LlmQuotaSpent": (("openai",), ("'openai'", "quota"), "Raise it with the provider, then resume the run."),
+    "LlmRateLimited": (
+        ("openai", 4, 30.0),
+        ("'openai'", "4 times", "30 s"),
+        "Try later, or use fewer authors at once.",
+    ),
+    "LlmUnreachable": (
+        ("openai@http://h:1/v1", "connection refused"),
+        ("'openai@http://h:1/v1'", "connection refused"),
+        "Check the address and the network.",
+    ),
+    "LlmTimedOut": (
+        ("openai", 12.5),
+        ("'openai'", "12.5 s"),
+        "Allow more with `,timeout=SECONDS` after the model.",
+    ),
+    "LlmServerFailed": (("openai", 4, "status 500"), ("'openai'", "4 times", "status 500"), "Try later."),
+    "LlmContextTooLong": (
+        ("openai", "gpt-0"),
+        ("'openai'", "'gpt-0'"),
+        "Use a model with a longer context.",
+    ),
+    "LlmRequestRefused": (
+        ("openai", "no such field"),
+        ("'openai'", "no such field"),
+        "Check the options after the model in --author.",
+    ),
+    "LlmBadReply": (("openai", "no JSON"), ("'openai'", "no JSON"), "Use a more capable model."),
 }
 
 

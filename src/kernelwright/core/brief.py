@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from kernelwright.core.candidate import Author, Candidate, ParamChoice, ParamValue
 from kernelwright.core.case import Case
+from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Memory
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.lesson import Lesson
@@ -140,6 +141,10 @@ class Answer(Frozen):
     """Looks wanted first; the author is asked again when they are in the tree."""
     reason: str = ""
     """Why there is nothing to be judged."""
+    exchanges: tuple[Exchange, ...] = ()
+    """What was said to an llm and by it on the way here, in order."""
+    texts: tuple[str, ...] = ()
+    """The prompts and replies the exchanges name by hash."""
 
     @model_validator(mode="after")
     def _says_something(self) -> "Answer":

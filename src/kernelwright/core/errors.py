@@ -226,3 +226,120 @@ class UnfairClock(KernelwrightError):
             f"The clock on {device} favours one side: a candidate beat itself in {pairs} fresh pairs. "
             "Nothing is kept. Stop other work on the machine and run again."
         )
+
+
+class LlmFailed(KernelwrightError):
+    """An llm that gave no usable answer; what else is known of it is in the subclass."""
+
+    def __init__(self, provider: str, problem: str, remedy: str) -> None:
+        self.provider = provider
+        self.attempts = 1
+        super().__init__(f"The llm at {provider!r} {problem}. {remedy}")
+
+
+class LlmKeyMissing(LlmFailed):
+    """No key for a provider that needs one."""
+
+    def __init__(self, provider: str, variable: str, file_variable: str) -> None:
+        super().__init__(
+            provider,
+            "needs a key and none was found",
+            f"Set {variable}, or name a key file in {file_variable}.",
+        )
+
+
+class LlmKeyFileUnsafe(KernelwrightError):
+    """A key file that others could read, or that holds no key."""
+
+    def __init__(self, path: Path | str, problem: str) -> None:
+        super().__init__(
+            f"Key file {str(path)!r} is not used: {problem}. It must be a file of yours with the key alone in it, "
+            f"readable by nobody else: chmod 600 {path}"
+        )
+
+
+class LlmKeyRefused(LlmFailed):
+    """A key the provider does not accept."""
+
+    def __init__(self, provider: str, where: str) -> None:
+        super().__init__(
+            provider, "refused the key", f"Check {where}; the key must be allowed to use the model."
+        )
+
+
+class LlmUnknownModel(LlmFailed):
+    """A model id the provider does not serve."""
+
+    def __init__(self, provider: str, model: str) -> None:
+        super().__init__(provider, f"serves no model {model!r}", "Check the id after `llm:` in --author.")
+
+
+class LlmQuotaSpent(LlmFailed):
+    """An account without money or quota left."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(
+            provider, "says the quota is spent", "Raise it with the provider, then resume the run."
+        )
+
+
+class LlmRateLimited(LlmFailed):
+    """A provider that keeps asking to wait."""
+
+    def __init__(self, provider: str, attempts: int, wait_s: float | None) -> None:
+        asked = f", the last time for {wait_s:g} s" if wait_s is not None else ""
+        super().__init__(
+            provider, f"asked to wait {attempts} times{asked}", "Try later, or use fewer authors at once."
+        )
+
+
+class LlmUnreachable(LlmFailed):
+    """A server that cannot be connected to."""
+
+    def __init__(self, provider: str, detail: str) -> None:
+        super().__init__(provider, f"cannot be reached: {detail}", "Check the address and the network.")
+
+
+class LlmTimedOut(LlmFailed):
+    """A server that did not answer in time."""
+
+    def __init__(self, provider: str, limit_s: float) -> None:
+        super().__init__(
+            provider,
+            f"gave no answer within {limit_s:g} s",
+            "Allow more with `,timeout=SECONDS` after the model.",
+        )
+
+
+class LlmServerFailed(LlmFailed):
+    """A server that keeps failing."""
+
+    def __init__(self, provider: str, attempts: int, detail: str) -> None:
+        super().__init__(provider, f"failed {attempts} times: {detail}", "Try later.")
+
+
+class LlmContextTooLong(LlmFailed):
+    """A prompt that is longer than the model can read."""
+
+    def __init__(self, provider: str, model: str) -> None:
+        super().__init__(
+            provider,
+            f"cannot read a prompt of this length with {model!r}",
+            "Use a model with a longer context.",
+        )
+
+
+class LlmRequestRefused(LlmFailed):
+    """A request the provider does not take."""
+
+    def __init__(self, provider: str, detail: str) -> None:
+        super().__init__(
+            provider, f"refused the request: {detail}", "Check the options after the model in --author."
+        )
+
+
+class LlmBadReply(LlmFailed):
+    """An answer that is not what was asked for."""
+
+    def __init__(self, provider: str, detail: str) -> None:
+        super().__init__(provider, f"gave an unusable answer: {detail}", "Use a more capable model.")

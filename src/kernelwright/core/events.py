@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter
 from kernelwright.core.account import Against
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import Device
+from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.frozen import Frozen, canonical_json, digest
 from kernelwright.core.lesson import Lesson
@@ -98,6 +99,14 @@ class ExpansionAnswered(Frozen):
     """Hashes of what it proposed and the tree did not hold."""
     reason: str = ""
     """Why there is nothing new."""
+
+
+class LlmAsked(Frozen):
+    """A language model was asked for an expansion; its prompt and reply are blobs. It stands before the answer."""
+
+    kind: Literal["llm_asked"] = "llm_asked"
+    expansion: Expansion
+    exchange: Exchange
 
 
 class SearchEscalated(Frozen):
@@ -227,6 +236,7 @@ Body = Annotated[
     | CandidateProposed
     | ExpansionAsked
     | ExpansionAnswered
+    | LlmAsked
     | SearchEscalated
     | ProblemEnded
     | Screened
@@ -249,7 +259,7 @@ def problem_of(body: Body) -> str | None:
     match body:
         case ProblemFound(problem=problem):
             return problem.hash
-        case ExpansionAsked(expansion=about) | ExpansionAnswered(expansion=about):
+        case ExpansionAsked(expansion=about) | ExpansionAnswered(expansion=about) | LlmAsked(expansion=about):
             return about.problem_hash
         case Screened(screening=about):
             return about.problem_hash

@@ -13,6 +13,7 @@ from kernelwright.core.events import (
     ExpansionAnswered,
     ExpansionAsked,
     LessonLearnt,
+    LlmAsked,
     ModelRanked,
     ModelVerified,
     ProblemEnded,
@@ -23,6 +24,7 @@ from kernelwright.core.events import (
     SearchEscalated,
     WinnerTried,
 )
+from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
@@ -100,6 +102,8 @@ class Tree:
     quests: dict[str, Quest] = field(default_factory=dict)
     """How the search of every problem stands, by problem hash."""
     lessons: list[Lesson] = field(default_factory=list)
+    exchanges: list[Exchange] = field(default_factory=list)
+    """What language models were asked and answered, in order."""
     ranked: ModelRanked | None = None
     tried: dict[str, WinnerTried] = field(default_factory=dict)
     """By problem hash, what came of putting its winner into the model, in that order."""
@@ -116,6 +120,7 @@ class Tree:
                 self.quests.setdefault(screening.problem_hash, Quest()).looks += 1
             case CandidateProposed():
                 self._add(body)
+                self.ended = None  # something was submitted after the end: the run is open again
             case Evaluated(evaluation=evaluation):
                 self._node(evaluation.problem_hash, evaluation.candidate_hash).evaluations.append(evaluation)
             case Compared(comparison=comparison):
@@ -129,6 +134,8 @@ class Tree:
             case ProblemFound(problem=problem):
                 self.problems[problem.hash] = problem
                 self.quests.setdefault(problem.hash, Quest())
+            case LlmAsked(exchange=exchange):
+                self.exchanges.append(exchange)
             case LessonLearnt(lesson=lesson):
                 self.lessons.append(lesson)
             case ModelRanked():

@@ -1,0 +1,1 @@
+"""Language models: who serves them, what they are told, what they may answer, and what that cost."""

@@ -1,0 +1,76 @@
+"""The namer of lessons: the llm words the claim; effect, evidence and scope values come from what was measured."""
+
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from kernelwright.core.frozen import Frozen
+from kernelwright.core.lesson import Lesson
+from kernelwright.llm.conversation import Asked, Consultation, consult, read_json
+from kernelwright.llm.questions import Llm
+from kernelwright.llm.templates import fenced, render, schema_text
+
+
+class Claim(Frozen):
+    """One sentence and where it holds."""
+
+    claim: str = Field(min_length=10, max_length=300)
+    """What to do or not to do, for a later author."""
+    only_this_op: bool = True
+    """Whether it holds for this op alone."""
+    only_this_backend: bool = True
+    """Whether it holds for this language alone."""
+    only_this_arch: bool = True
+    """Whether it holds for this architecture alone."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A result worth remembering."""
+
+    op: str
+    backend: str
+    arch: str
+    bottleneck: str | None
+    note: str
+    """What was tried, in its author's words."""
+    change: str
+    """Against its first parent, as a unified diff."""
+    outcome: str
+    """What the judge or the gate said, in one sentence."""
+    ratio: float | None
+    """Old time over new time, if there is one."""
+    evaluations: tuple[str, ...]
+    """Hashes of the evaluations or comparisons it rests on."""
+
+
+def name(llm: Llm, measured: Measured, asked: Asked) -> Consultation[Lesson]:
+    """Return the lesson of a result."""
+    effect = f" Old time over new time: {measured.ratio:.3f}." if measured.ratio is not None else ""
+    prompt = render(
+        "namer",
+        {
+            "schema": schema_text(Claim),
+            "op": measured.op,
+            "backend": measured.backend,
+            "arch": measured.arch,
+            "bottleneck": measured.bottleneck or "unknown",
+            "note": measured.note or "no note",
+            "change": fenced(measured.change, "diff"),
+            "measured": measured.outcome + effect,
+        },
+    )
+
+    def read(text: str) -> Lesson:
+        found = read_json(text, Claim)
+        return Lesson(
+            claim=found.claim,
+            op=measured.op if found.only_this_op else None,
+            backend=measured.backend if found.only_this_backend else None,
+            arch=measured.arch if found.only_this_arch else None,
+            bottleneck=measured.bottleneck,
+            ratio=measured.ratio,
+            evaluations=measured.evaluations,
+        )
+
+    return consult(llm, "namer", (prompt,), read, asked)
