@@ -26,21 +26,28 @@ from kernelwright.cli import (
     extract,
     journal,
     judge,
+    new,
     ops,
     optimize,
     playbook,
     profile,
+    rejudge,
+    report,
     show,
+    submit,
+    tune,
     verify,
     version,
 )
 from kernelwright.cli.main import build_app
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core import plugins, verdict
+from kernelwright.core.brief import Brief
 from kernelwright.core.config import RunConfig
 from kernelwright.core.frozen import digest
 from kernelwright.core.problem import Problem
 from kernelwright.core.technique import Bottleneck, Tier
+from kernelwright.hardware.bottleneck_rules import RULES
 from kernelwright.report.catalogue import op_rows
 from kernelwright.store.playbook import read_playbook
 
@@ -52,17 +59,25 @@ FILES = (
     "docs/measured.md",
     "docs/judging.md",
     "docs/playbook.md",
+    "docs/moves.md",
+    "docs/diagnosing.md",
 )
 LANGUAGES = ("cpp", "triton", "cuda", "eager", "compiled")
 ANSWERS: dict[str, type[BaseModel]] = {
     "optimize": optimize.OptimizeAnswer,
+    "brief": Brief,
+    "submit": submit.SubmitAnswer,
+    "rejudge": rejudge.RejudgeAnswer,
     "profile": profile.ProfileAnswer,
     "extract": extract.ExtractAnswer,
     "apply": apply.ApplyAnswer,
     "verify": verify.VerifyAnswer,
+    "tune": tune.TuneAnswer,
+    "new": new.NewAnswer,
     "judge": judge.JudgeAnswer,
     "doctor": doctor.DoctorAnswer,
     "show": show.ShowAnswer,
+    "report": report.ReportAnswer,
     "journal verify": journal.VerifyAnswer,
     "journal events": journal.EventsAnswer,
     "ops": ops.OpsAnswer,
@@ -290,7 +305,68 @@ def cards() -> str:
     return "\n\n".join(parts)
 
 
+def moves() -> str:
+    """Return what every move does, for which languages and against what."""
+    rows = []
+    for name in plugins.names("moves"):
+        move = plugins.load("moves", name)
+        file = f"[`{name}`](../src/kernelwright/moves/{name}.py)"
+        rows.append([file, move.SUMMARY, ", ".join(move.BACKENDS), ", ".join(move.AGAINST)])
+    return table(["move", "what it changes", "languages", "against"], rows)
+
+
+def _effect(rows: list[dict[str, Any]]) -> str:
+    """Return the best that a move did to a seed: proven, measured without proof, or refused."""
+    proven = [row for row in rows if row.get("outcome") == "faster"]
+    timed = [row for row in rows if "ratio" in row]
+    if proven:
+        best = max(proven, key=lambda row: row["interval"][0])
+        low, high = best["interval"]
+        size = best["case"].split()[1]
+        return f"**{best['ratio']:.2f}x** ({low:.2f} to {high:.2f}), {best['backend']} {size}"
+    if timed:
+        best = max(timed, key=lambda row: row["ratio"])
+        return f"{best['ratio']:.2f}x, {best['outcome'].replace('_', ' ')}"
+    return rows[0]["status"].replace("_", " ") if rows else ""
+
+
+def move_effects() -> str:
+    """Return, per device, what the judge found of every move on every seed."""
+    found = json.loads((ROOT / "benchmarks/results/moves.json").read_text())
+    parts = [f"{len(found['certified_moves'])} moves have a certified gain on some seed: "]
+    parts[0] += ", ".join(f"`{name}`" for name in found["certified_moves"]) + "."
+    for device in sorted({row["device"] for row in found["rows"]}):
+        mine = [row for row in found["rows"] if row["device"] == device]
+        ops = sorted({row["op"] for row in mine})
+        body = [
+            [f"`{name}`", *(_effect([r for r in mine if (r["move"], r["op"]) == (name, op)]) for op in ops)]
+            for name in sorted({row["move"] for row in mine})
+        ]
+        versions = ", ".join(f"{name} {mine[0]['versions'][name]}" for name in ("torch", "triton"))
+        parts.append(f"### {device}\n\n{len(mine)} rows; {versions}.\n\n{table(['move', *ops], body)}")
+    return "\n\n".join(parts)
+
+
+def bottleneck_rules() -> str:
+    """Return the rules of the judge of bottlenecks, by category."""
+    order = list(Bottleneck)
+    rows = [
+        [
+            rule.category.value + " *" * rule.is_limit,
+            "; ".join(f"`{one.text}`" for one in rule.conditions),
+            ", ".join(kind.value for kind in rule.kinds),
+            f"`{rule.unless}`" if rule.unless else "",
+            rule.reason,
+        ]
+        for rule in sorted(RULES, key=lambda rule: order.index(rule.category))
+    ]
+    return table(["category", "when", "devices", "not with", "why there"], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "bottleneck rules": bottleneck_rules,
+    "moves": moves,
+    "move effects": move_effects,
     "cards": cards,
     "bottlenecks": lambda: table(["bottleneck", "meaning"], members(Bottleneck)),
     "coverage": coverage,

@@ -47,6 +47,21 @@ SETTINGS = {
     "mode": st.sampled_from(("inference", "train")),
     "download": st.booleans(),
     "hf_cache": st.just("/srv/models"),
+    "op": st.sampled_from(("rmsnorm", "softmax")),
+    "shape": st.sampled_from(((), ("8192x8192 fp16",))),
+    "budget_s": st.floats(1.0, 1e6),
+    "problem_s": st.floats(1.0, 1e6),
+    "max_evaluations": st.integers(1, 1000),
+    "max_device_s": st.floats(1.0, 1e6),
+    "max_cost": st.floats(0.01, 1e3),
+    "max_expansions": st.integers(0, 1000),
+    "strategy": st.sampled_from(("greedy", "beam", "mcts", "evolve")),
+    "author": st.sampled_from(("auto", "none", "command:./write")),
+    "workers": st.integers(1, 64),
+    "seed": st.integers(0, 1 << 40),
+    "patience": st.integers(1, 50),
+    "escalations": st.integers(0, 5),
+    "near_floor": st.floats(0.1, 1.0),
 }
 
 
@@ -72,7 +87,7 @@ def test_flag_of_zero_or_false_counts_as_given():
 
 @pytest.mark.parametrize(
     ("key", "near"),
-    [("thread", "threads"), ("max_pair", "max_pairs"), ("alhpa", "alpha"), ("x", "max_pairs")],
+    [("thread", "threads"), ("max_pair", "max_pairs"), ("alhpa", "alpha"), ("x", "max_cost")],
 )
 def test_unknown_key_in_the_file_names_the_nearest_and_the_known(key, near):
     message = refusal({}, f"{key} = 1\n")

@@ -8,17 +8,22 @@ import typer
 from kernelwright.cli import (
     apply,
     backends,
+    brief,
     doctor,
     extract,
     journal,
     judge,
+    new,
     ops,
     optimize,
     playbook,
     profile,
+    rejudge,
     report,
     resume,
     show,
+    submit,
+    tune,
     verify,
     version,
 )
@@ -31,6 +36,9 @@ INTERRUPTED = {
     "resume": "interrupted; everything journalled is safe, `kernelwright resume last` goes on",
     "judge": "interrupted before the verdict; nothing is decided",
     "profile": "interrupted before the ranking; `kernelwright extract` names the regions without timing them",
+    "rejudge": "interrupted; the run whose winners were judged is as it was",
+    "submit": "interrupted; what was submitted stays in the run's inbox",
+    "tune": "interrupted; what was tuned before is as it was",
     "verify": "interrupted before the verdict; the kernels and the model are as they were",
 }
 """What Ctrl-C means to a verb that has something to lose."""
@@ -57,10 +65,15 @@ def build_app() -> typer.Typer:
 
     app.command("optimize")(optimize.optimize)
     app.command("resume")(resume.resume)
+    app.command("brief")(brief.brief)
+    app.command("submit")(submit.submit)
+    app.command("rejudge")(rejudge.rejudge)
     app.command("profile")(profile.profile)
     app.command("extract")(extract.extract)
     app.command("apply")(apply.apply)
     app.command("verify")(verify.verify)
+    app.command("tune")(tune.tune)
+    app.command("new")(new.new)
     app.command("judge")(judge.judge)
     app.command("doctor")(doctor.doctor)
     app.command("show")(show.show)

@@ -121,13 +121,18 @@ def optimize(
     ] = None,
     author: Annotated[
         str | None,
-        typer.Option(help="Who proposes kernels: auto, tuner, mover, command:PROGRAM, none. Default: auto."),
+        typer.Option(
+            help="Who proposes kernels: auto, tuner, mover, llm:PROVIDER:MODEL, command:PROGRAM, none. Default: auto."
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Candidates built and raced together. Default: 2.")
     ] = None,
     max_evaluations: Annotated[
         int | None, typer.Option(help="Verdicts the search may ask for. Default: no limit.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="Dollars to spend on language models. Default: no limit.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Source of whatever the search draws. Default: 0.")] = None,
     rest: RestOption = None,
@@ -150,6 +155,7 @@ def optimize(
     flags |= {"rest": rest, "threads": threads, "max_pairs": max_pairs, "model_processes": processes}
     flags |= {"op": op, "shape": tuple(shape) if shape else None, "budget_s": budget, "strategy": strategy}
     flags |= {"author": author, "workers": workers, "max_evaluations": max_evaluations, "seed": seed}
+    flags |= {"max_cost": max_cost}
     config = load_config(flags) if op else model_config("optimize", flags)[0]
     with watching() as (tell, watch):
         folder = start(config, kernelwright_home(home), tell, watch)

@@ -81,6 +81,8 @@ class RunConfig(Frozen):
     """Verdicts the search may ask for; None for as many as the time allows."""
     max_device_s: Annotated[float | None, BeforeValidator(_seconds)] = Field(default=None, gt=0)
     """Seconds of judging the search may spend; None for as many as the time allows."""
+    max_cost: float | None = Field(default=None, gt=0, strict=False)
+    """Dollars the search may spend on language models; None for as many as it takes."""
     max_expansions: int = Field(default=1000, ge=0)
     """Expansions a problem may ask for; 0 judges the seeds alone."""
     strategy: str = "mcts"

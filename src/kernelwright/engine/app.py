@@ -2,8 +2,8 @@
 
 import os
 import platform
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,8 +17,10 @@ from kernelwright.core.errors import BadConfig, NothingToOptimize
 from kernelwright.core.events import Body, ProblemFound, RunStarted
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
+from kernelwright.core.model_spec import refuse_foreign
 from kernelwright.core.ports import Agent
 from kernelwright.core.tree import Tree
+from kernelwright.engine.inbox import collect, has_mail
 from kernelwright.engine.judging import device_for, problem_at
 from kernelwright.engine.loop import optimize
 from kernelwright.engine.offering import languages, offered, refuse_unusable
@@ -92,6 +94,8 @@ def author_of(config: RunConfig) -> Agent | None:
     if name == "none":
         return None
     author: Agent = plugins.load("agents", name).author(detail)
+    if (check := getattr(author, "check", None)) is not None:
+        check()  # a key that is refused is told now, not after the baselines
     return author
 
 
@@ -113,23 +117,43 @@ def _opening(
 
 def start(config: RunConfig, home: Path, show: Show, watch: Watch = unwatched) -> Path:
     """Carry out a whole run and return its folder."""
-    begun, clock = datetime.now(UTC), time.monotonic()
+    begun = datetime.now(UTC)
     refuse_unusable(config)  # before anything is written or measured
     author, _ = author_of(config), plugins.load("strategies", config.strategy)
     with disk_errors(runs_folder(home)):
         make_folder(runs_folder(home))
     threads = config.threads or usable_cores()
     device, names, opening = _opening(config, home, threads, show)
+    beginning = Beginning(begun, device, Seeds(names, threads), tuple(opening), author)
+    return begin(config, home, beginning, show, watch)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a new run begins with."""
+
+    at: datetime
+    """When it was asked for: what was measured before its journal is part of it."""
+    device: Device
+    seeds: Seeds
+    events: tuple[Body, ...]
+    """Its problems, and what is told of them."""
+    author: Agent | None = None
+
+
+def begin(config: RunConfig, home: Path, beginning: Beginning, show: Show, watch: Watch = unwatched) -> Path:
+    """Carry out a new run on problems that are known, and return its folder."""
     run_id = new_run_id(datetime.now(UTC), os.urandom(3))
     folder = runs_folder(home) / run_id
     with disk_errors(folder):
         make_folder(folder)
-    sit_down(folder, 0, begun)
+    sit_down(folder, 0, beginning.at)
     with Journal.create(config.journal_url or folder, run_id) as journal:
-        run = _run(config, device, Seeds(names, threads), folder, journal, Tree(), show, watch)
-        run.author, run.cache = author, inductor_cache(home)
-        run.record([RunStarted(config=_shown(config), versions=versions(), device=device), *opening])
-        run.spent.seconds = time.monotonic() - clock
+        run = _run(config, beginning.device, beginning.seeds, folder, journal, Tree(), show, watch)
+        run.author, run.cache = beginning.author, inductor_cache(home)
+        started = RunStarted(config=_shown(config), versions=versions(), device=beginning.device)
+        run.record([started, *beginning.events])
+        run.spent.seconds = (datetime.now(UTC) - beginning.at).total_seconds()
         _carry_out(run, home, show)
     return folder
 
@@ -142,18 +166,30 @@ def resume(folder: Path, home: Path, show: Show, watch: Watch = unwatched) -> Pa
         if tree.started is None:
             raise BadConfig(str(folder), "the journal has no beginning", "Start a new run.")
         config = RunConfig.model_validate(tree.started.config)
+        refuse_foreign(config.model or "", home)
         device, threads = tree.started.device, config.threads or usable_cores()
         run = _run(
             config, device, Seeds(languages(config, device), threads), folder, journal, tree, show, watch
         )
         run.author, run.cache = author_of(config), inductor_cache(home)
         run.spent = spent(journal.events(), sittings(folder))
-        if tree.ended is not None and not tree.ended.failed:
+        if is_over(tree) and not has_mail(folder):
             show("the run has ended; nothing is left to do")
             return folder
         sit_down(folder, tree.events, begun)
+        if is_over(tree):  # what was submitted since opens it again
+            for problem in list(tree.problems.values()):
+                collect(run, problem)
+        if is_over(tree):
+            show("the run has ended; what was submitted since holds nothing new")
+            return folder
         _carry_out(run, home, show)
     return folder
+
+
+def is_over(tree: Tree) -> bool:
+    """Tell whether a run has ended with nothing to be taken up again."""
+    return tree.ended is not None and not tree.ended.failed
 
 
 def _run(
@@ -187,6 +223,7 @@ def _carry_out(run: Run, home: Path, show: Show) -> None:
         blob_folder=str(folder / "blobs"),
         ceilings=ceilings(run.device, home, show=show).ceilings,
     )
+    run.ceilings = settings.ceilings
     judge = JudgeClient(settings, show)
     try:
         optimize(run, judge)

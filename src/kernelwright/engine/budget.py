@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kernelwright.core.account import Against
 from kernelwright.core.candidate import Origin
 from kernelwright.core.config import RunConfig
+from kernelwright.core.exchange import past_limit, totals
 from kernelwright.core.problem import Problem
 from kernelwright.core.search import nodes_of, speeds
 from kernelwright.core.tree import Tree
@@ -36,6 +37,8 @@ def spent_up(run: Run) -> Stop | None:
     device = sum(verdict.seconds for node in tree.nodes.values() for verdict in node.evaluations)
     if config.max_device_s is not None and device >= config.max_device_s:
         return Stop("device", f"{device:.0f} s on the device were allowed and spent")
+    if dear := past_limit(totals(tree.exchanges), config.max_cost):
+        return Stop("cost", dear)
     if config.target_speedup is not None and (reached := expected_speedup(tree)) >= config.target_speedup:
         words = f"x{reached:.2f} is expected of the whole model, x{config.target_speedup:.2f} was asked for"
         return Stop("target", words)

@@ -5,6 +5,7 @@
    seeds; have the strategy choose and the author answer (`asking`); judge what was proposed and race it (`titles`).
    What to do is read off the tree alone, so a run that was killed goes on where its journal ends.
 3. The scheduler says whose turn it is until the budget is spent or every problem has ended; why is in the journal.
+   What others submit (`inbox`) is taken in between, and what is left of it at the end.
 4. What is to be put into the model passes the full profile and a confirming comparison first, and is proven against
    both baselines.
 5. Winners are put into the model one by one in fresh processes, and stay only if they pay there (`splicing`).

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kernelwright.core.config import RunConfig
-from kernelwright.core.device import Device
+from kernelwright.core.device import Ceilings, Device
 from kernelwright.core.events import Body
 from kernelwright.core.ports import Agent
 from kernelwright.core.tree import Tree
@@ -41,6 +41,8 @@ class Run:
     """Where torch.compile keeps what it compiled, from one process to the next."""
     author: Agent | None = None
     """Who proposes candidates beyond the seeds; None for nobody."""
+    ceilings: Ceilings | None = None
+    """What the device was measured to reach, where that is known."""
     spent: Spent = field(default_factory=Spent)
     began: float = field(default_factory=time.monotonic)
     """When this sitting began."""

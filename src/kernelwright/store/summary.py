@@ -116,7 +116,7 @@ class Summary(Frozen):
     def _changes(self, body: Body) -> dict[str, object]:
         match body:
             case CandidateProposed(problem_hash=key) if problem := self.problems.get(key):
-                return self._with(key, problem, candidates=problem.candidates + 1)
+                return {"ended": None} | self._with(key, problem, candidates=problem.candidates + 1)
             case Evaluated(evaluation=evaluation):
                 status = evaluation.status.value
                 return {"statuses": self.statuses | {status: self.statuses.get(status, 0) + 1}}

@@ -1,0 +1,102 @@
+"""`kernelwright brief`: what an author is told, for a person or a program that takes part in a run."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelwright.cli.screen import ExitCode, HomeOption, JsonFlag, kernelwright_home, out, print_json
+from kernelwright.cli.submit import ProblemOption, name_of, opened
+
+if TYPE_CHECKING:
+    from kernelwright.core.brief import Attempt, Brief
+    from kernelwright.core.candidate import ParamChoice
+
+
+def brief(
+    run: Annotated[
+        str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
+    ] = "last",
+    problem: ProblemOption = None,
+    as_json: JsonFlag = False,
+    home: HomeOption = None,
+) -> int:
+    """Tell what an author is told who is to make the best kernel of a run faster."""
+    from kernelwright.engine.taking_part import brief_of_best, onlooking, problem_named
+    from kernelwright.hardware.calibrate import known_ceilings
+
+    journal, folder = opened(place := kernelwright_home(home), run)
+    tree = journal.tree()
+    chosen = problem_named(tree, problem)
+    onlooker = onlooking(folder, tree)
+    onlooker.ceilings = known_ceilings(chosen.device, place)
+    found = brief_of_best(onlooker, chosen)
+    number = list(tree.problems).index(chosen.hash) + 1
+    if as_json:
+        print_json(found)
+    else:
+        out().print(markdown(found, name_of(folder, place), number), markup=False, soft_wrap=True)
+    return ExitCode.OK
+
+
+def markdown(found: "Brief", run: str, number: int) -> str:
+    """Return a brief as a page to read."""
+    problem = found.problem
+    sizes = [f"- `{case.label}`, weight {case.weight:g}" for case in problem.cases]
+    parts = [f"# {problem.cases[0].label}", f"On {problem.device.name}. Run {run}, problem {number}."]
+    parts += ["## What a candidate must be", found.contract.strip(), "\n".join(sizes)]
+    parts += _start(found)
+    if found.attempts:
+        parts += ["## What was tried", "\n".join(_attempt(one) for one in found.attempts)]
+    if found.lessons:
+        parts += ["## What was learnt", "\n".join(f"- {one.claim}" for one in found.lessons)]
+    if found.cards:
+        parts += ["## Techniques", *(_lowered(card.strip()) for card in found.cards)]
+    file = f"FILE{_extension(found)}"
+    command = f"kernelwright submit {file} --run {shlex.quote(run)} --problem {number} --note 'what is tried' --wait"
+    parts += ["## How to submit", f"```sh\n{command}\n```"]
+    parts += ["A program may submit JSON instead: `source`, `backend`, `note`, `choices`."]
+    return "\n\n".join(parts)
+
+
+def _start(found: "Brief") -> list[str]:
+    """Return what to start from, and what the judge said of it."""
+    if not found.parents:
+        return ["## What to start from", "Nothing: no candidate has been accepted yet."]
+    first = found.parents[0]
+    words = [f"Candidate `{first.hash[:12]}` in {first.backend}, {_chosen(first.choices)}."]
+    for verdict in found.evaluations[:1]:
+        times = verdict.timing.cases if verdict.timing else ()
+        words += [f"`{one.label}`: {one.median_us:.2f} us{_floor(one.floor_us)}." for one in times]
+        if verdict.failure is not None:
+            words.append(f"The judge: {verdict.status.value}, {verdict.failure.reason}.")
+    words += [f"It waits for: {'; '.join(found.diagnoses)}."] if found.diagnoses else []
+    return ["## What to start from", " ".join(words), f"```\n{first.source.rstrip()}\n```"]
+
+
+def _floor(floor_us: float | None) -> str:
+    return f", its floor is {floor_us:.2f} us" if floor_us else ""
+
+
+def _chosen(choices: "tuple[ParamChoice, ...]") -> str:
+    values = [", ".join(f"{name}={value}" for name, value in one.values.items()) for one in choices]
+    return "; ".join(filter(None, values)) or "no parameters"
+
+
+def _attempt(one: "Attempt") -> str:
+    speed = f"x{one.speed:.2f} over the baseline" if one.speed else "not timed"
+    what = " ".join(filter(None, (one.note, f"({_chosen(one.choices)})")))
+    return f"- `{one.candidate_hash[:12]}` by {one.author.name}: {what}: {speed}; {one.reason or 'undecided'}"
+
+
+def _lowered(card: str) -> str:
+    """Return a card with its headings two levels down."""
+    lines = [f"##{line}" if line.startswith("#") else line for line in card.splitlines()]
+    return "\n".join(lines)
+
+
+def _extension(found: "Brief") -> str:
+    from kernelwright.core import plugins
+
+    backend = found.parents[0].backend if found.parents else None
+    return str(plugins.load("backends", backend).EXTENSION) if backend else ""

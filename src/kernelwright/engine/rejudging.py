@@ -1,0 +1,170 @@
+"""Certifying a run's winners again, here and now: a new run that begins with them and searches for nothing.
+
+1. Every problem that had a winner is put to this machine's device of the same kind.
+2. Baselines and winners are judged as in any run: the keep, the full profile, both baselines, a confirmation in
+   separate starts. Nothing that was measured before counts.
+3. The whole model is verified if it loads here; if not, the journal says why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.config import RunConfig
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.errors import (
+    BadInput,
+    DeviceMissing,
+    InputsDoNotFit,
+    ModelNotLoadable,
+    OutOfMemory,
+    PackageMissing,
+)
+from kernelwright.core.events import Body, ModelVerified, Noted, ProblemFound
+from kernelwright.core.manifest import Certificate
+from kernelwright.core.messages.model import ExtractModel
+from kernelwright.core.model_spec import refuse_foreign
+from kernelwright.core.problem import Problem
+from kernelwright.core.tree import Tree
+from kernelwright.engine.app import Beginning, Watch, begin, unwatched
+from kernelwright.engine.offering import languages
+from kernelwright.engine.seeds import Seeds
+from kernelwright.engine.service import Show, ask_model
+from kernelwright.engine.winners import certificates
+from kernelwright.hardware.detect import cpu_device, devices, usable_cores
+from kernelwright.store.disk import disk_errors, make_folder
+from kernelwright.store.journal import Journal
+from kernelwright.store.locate import runs_folder
+
+ELSEWHERE = (DeviceMissing, InputsDoNotFit, ModelNotLoadable, OutOfMemory, PackageMissing)
+"""Why a model may not load on another machine."""
+
+
+@dataclass(frozen=True)
+class WinnerSeeds(Seeds):
+    """The winners of another run in place of the package's own seeds."""
+
+    winners: Mapping[str, Candidate] = field(default_factory=dict)
+    """By the hash of the problem here."""
+
+    def first(self, problem: Problem) -> list[Candidate]:
+        """Return the winner."""
+        return [self.winners[problem.hash]] if problem.hash in self.winners else []
+
+
+@dataclass(frozen=True)
+class Again:
+    """A winner, then and now."""
+
+    problem: Problem
+    """As it is here."""
+    candidate: Candidate
+    before: Certificate
+    now: Certificate | None
+    """What was proven of it here; None if it did not hold."""
+    reason: str
+    """The gate's sentence here."""
+
+    @property
+    def held(self) -> bool:
+        """Tell whether it was proven again."""
+        return self.now is not None
+
+
+@dataclass(frozen=True)
+class Rejudged:
+    """What became of a run's winners."""
+
+    folder: Path
+    """Of the new run."""
+    winners: tuple[Again, ...]
+    model_before: ModelVerified | None
+    model_now: ModelVerified | None
+    notes: tuple[str, ...]
+    """What could not be done here."""
+
+    @property
+    def held(self) -> bool:
+        """Tell whether every winner was proven again, and the whole model where it had been and loads here."""
+        pays = self.model_now is None or not self.model_before or not self.model_before.shipped
+        return all(one.held for one in self.winners) and (
+            pays or bool(self.model_now and self.model_now.shipped)
+        )
+
+
+def rejudge(
+    run_id: str, before: Tree, home: Path, show: Show, watch: Watch = unwatched, threads: int | None = None
+) -> Rejudged:
+    """Certify the winners of a run again in a new one, and return both findings."""
+    begun = datetime.now(UTC)
+    chosen = winners_of(before)
+    if before.started is None or not chosen:
+        raise BadInput(run_id, "this run has no winner", "`kernelwright show` says what it found.")
+    config = _settings(before.started.config, threads)
+    device = device_like(before.started.device)
+    config, notes = _with_model(config, run_id, home, show)
+    here = {key: before.problems[key].model_copy(update={"device": device}) for key in chosen}
+    # Parents are of the other run's tree.
+    own = {here[key].hash: one.model_copy(update={"parents": ()}) for key, one in chosen.items()}
+    seeds = WinnerSeeds(languages(config, device), config.threads or usable_cores(), own)
+    events: list[Body] = [Noted(text=note) for note in notes]
+    events += [ProblemFound(problem=problem) for problem in here.values()]
+    with disk_errors(runs_folder(home)):
+        make_folder(runs_folder(home))
+    folder = begin(config, home, Beginning(begun, device, seeds, tuple(events)), show, watch)
+    after = Journal.open(folder).tree()
+    proofs = certificates(before)
+    found = tuple(_again(after, here[key], own[here[key].hash], proofs[key]) for key in chosen)
+    return Rejudged(folder, found, before.verified, after.verified, tuple(notes))
+
+
+def winners_of(tree: Tree) -> dict[str, Candidate]:
+    """Return every problem's best that is no baseline, by problem."""
+    best = {key: tree.nodes[key, own].candidate for key, own in tree.best.items()}
+    return {key: one for key, one in best.items() if one.origin is Origin.AUTHOR}
+
+
+def device_like(device: Device) -> Device:
+    """Return this machine's device of the same kind: of the same name if there is one, else the first."""
+    if device.kind is DeviceKind.CPU:
+        return cpu_device()
+    here = [one for one in devices() if one.kind is device.kind]
+    if not here:
+        remedy = "`kernelwright doctor` shows what is here."
+        raise DeviceMissing(device.name, f"there is no {device.kind.value} device here", remedy)
+    return next((one for one in here if one.name == device.name), here[0])
+
+
+def _settings(given: Mapping[str, object], threads: int | None) -> RunConfig:
+    """Return a run's settings without its search, and with the journal in the run's own folder."""
+    config = RunConfig.model_validate(given)
+    changes: dict[str, object] = {"author": "none", "max_expansions": 0, "target_speedup": None}
+    changes |= {"journal_url": None, "threads": config.threads if threads is None else threads}
+    return config.model_copy(update=changes)
+
+
+def _with_model(config: RunConfig, run_id: str, home: Path, show: Show) -> tuple[RunConfig, list[str]]:
+    """Return the settings, without the model if it cannot be run here, and what is to be noted."""
+    notes = [f"judges the winners of {run_id} again"]
+    if config.model is None:
+        return config, notes
+    show(f"loading {config.model}")
+    request = ExtractModel(
+        spec=config.model, options=config.model_options(), threads=config.threads or usable_cores()
+    )
+    try:
+        refuse_foreign(config.model, home)
+        ask_model(request, show)
+    except ELSEWHERE as error:
+        notes.append(f"the whole model is not verified: {error}")
+        return config.model_copy(update={"model": None}), notes
+    return config, notes
+
+
+def _again(tree: Tree, problem: Problem, candidate: Candidate, before: Certificate) -> Again:
+    node = tree.nodes.get((problem.hash, candidate.hash))
+    reason = node.decision.reason if node and node.decision else "it was not judged: no baseline was accepted"
+    is_best = tree.best.get(problem.hash) == candidate.hash
+    return Again(problem, candidate, before, certificates(tree)[problem.hash] if is_best else None, reason)
