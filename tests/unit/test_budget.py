@@ -217,6 +217,9 @@ def test_a_problem_that_was_given_up_is_taken_up_when_another_learns_something(m
     assert next_problem(fold([*events, *given_up])) is None
     taught = [*events, *given_up[:1], *challenger(make, large, 1, 1.5), *given_up[1:]]
     assert next_problem(fold(taught)) == small.hash
+    # It is asked once more; when nothing comes of that, it has heard what there is to hear.
+    again = [*taught, *barren(small, 0), given_up[0]]
+    assert next_problem(fold(again)) is None
 
 
 def test_a_shorter_kernel_of_equal_speed_is_kept_and_a_slower_one_is_not(make, problem: Problem) -> None:

@@ -65,6 +65,8 @@ class Quest:
     """Expansions in a row that were answered with nothing new."""
     level: int = 0
     """How often the search was escalated."""
+    heard: int = 0
+    """Lessons of the run that were known when it was last worked on or given up."""
     ended: ProblemEnded | None = None
 
     def apply(self, body: Body) -> None:
@@ -128,9 +130,9 @@ class Tree:
             case Decided(decision=decision):
                 self._decide(decision)
             case ExpansionAsked(expansion=expansion) | ExpansionAnswered(expansion=expansion):
-                self.quests[expansion.problem_hash].apply(body)
+                self._quest(expansion.problem_hash, body)
             case SearchEscalated(problem_hash=key) | ProblemEnded(problem_hash=key):
-                self.quests[key].apply(body)
+                self._quest(key, body)
             case ProblemFound(problem=problem):
                 self.problems[problem.hash] = problem
                 self.quests.setdefault(problem.hash, Quest())
@@ -156,6 +158,11 @@ class Tree:
     def best(self) -> dict[str, str]:
         """Return the candidate hash of the best by problem hash."""
         return {problem: held[-1] for problem, held in self.titles.items() if held}
+
+    def _quest(self, problem_hash: str, body: Body) -> None:
+        quest = self.quests[problem_hash]
+        quest.apply(body)
+        quest.heard = len(self.lessons)
 
     def _decide(self, decision: Decision) -> None:
         """Give the title, or take it away: it falls back to whoever held it before."""

@@ -123,7 +123,7 @@ def step(run: Run, judge: JudgeClient, problem: Problem) -> None:
         _end(run, problem, Stop("seeds", "the seeds alone were asked for"))
     elif stop := worn_out(run, problem):
         _end(run, problem, stop)
-    elif words := is_stuck(run, problem):
+    elif quest.ended is None and (words := is_stuck(run, problem)):
         escalate(run, problem, words)
     elif not ask(run, problem):
         escalate(run, problem, "the strategy has nothing left to expand")

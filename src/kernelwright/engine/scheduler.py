@@ -41,20 +41,9 @@ def promise(tree: Tree, key: str) -> float:
 
 
 def has_news(tree: Tree, key: str) -> bool:
-    """Tell whether a lesson of the same op came from another problem after this one was last worked on."""
-    own = [node.seq for node in nodes_of(tree, key)]
-    last = max(own, default=-1)
-    op = tree.problems[key].op
-    known = {found.hash for node in nodes_of(tree, key) for found in (*node.comparisons, *node.evaluations)}
-    later = {
-        found.hash
-        for (owner, _), node in tree.nodes.items()
-        if owner != key and node.seq > last
-        for found in node.comparisons
-    }
+    """Tell whether another problem of the same op has learnt something since this one was last worked on."""
+    own = {found.hash for node in nodes_of(tree, key) for found in node.comparisons}
     return any(
-        lesson.op == op
-        and later.intersection(lesson.evaluations)
-        and not known.intersection(lesson.evaluations)
-        for lesson in tree.lessons
+        lesson.op == tree.problems[key].op and not own.intersection(lesson.evaluations)
+        for lesson in tree.lessons[tree.quests[key].heard :]
     )
