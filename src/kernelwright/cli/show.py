@@ -22,13 +22,22 @@ def show(
     run: Annotated[
         str, typer.Argument(help="Run id, unique prefix, path of a run folder, or `last`.")
     ] = "last",
+    node: Annotated[
+        int | None, typer.Option("--node", help="Show this candidate of the run, with everything said of it.")
+    ] = None,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> None:
-    """Show a run at a glance, answered from its stored summary."""
+    """Show a run at a glance, answered from its stored summary, or one candidate of it."""
     from kernelwright.cli.runs import open_run
 
     journal, folder = open_run(kernelwright_home(home), run)
+    if node is not None:
+        from kernelwright.cli.node import node_answer, print_node
+
+        found = node_answer(journal.tree(), journal.bodies(), folder, node)
+        print_json(found) if as_json else print_node(found)
+        return
     answer = ShowAnswer(folder=str(folder or journal.name), summary=journal.summary())
     if as_json:
         print_json(answer)
