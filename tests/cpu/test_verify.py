@@ -202,7 +202,7 @@ def test_a_folder_is_whole_only_as_long_as_every_file_is_what_it_was(folder: Pat
         copied(folder, tmp_path / "copy")
     artefact = next((folder / "artefacts").glob("*.so"))
     artefact.write_bytes(artefact.read_bytes() + b" ")
-    with pytest.raises(BlobMissing, match="is not what was certified"):
+    with pytest.raises(BlobMissing, match="does not match its certificate"):
         checked(folder)
 
 

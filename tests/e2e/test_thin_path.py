@@ -46,7 +46,7 @@ def start(home: Path, *words: str) -> subprocess.Popen[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
     home = tmp_path_factory.mktemp("home")
     (home / "kernelwright.toml").write_text("")
-    process = start(home, "--json", "--max-pairs", "20", "--top", "1")
+    process = start(home, "--json", "--max-pairs", "20", "--top", "1", "--author", "none")
     out, err = process.communicate(timeout=900)
     assert process.returncode == ExitCode.OK, err
     answer = json.loads(out)
@@ -131,7 +131,8 @@ def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(tmp_path: Path
     os.kill(process.pid, signal.SIGINT)
     err = process.stderr.read()
     assert process.wait(timeout=60) == ExitCode.INTERRUPTED, err
-    assert err.strip().splitlines()[-1] == "interrupted; everything journalled so far is safe"
+    words = "interrupted; everything journalled is safe, `kernelwright resume last` goes on"
+    assert err.strip().splitlines()[-1] == words
     (folder,) = (tmp_path / "runs").iterdir()
     assert isinstance(Journal.open(folder).verify(), Sound)
     deadline = time.monotonic() + 10
