@@ -159,3 +159,22 @@ def test_every_listing_verb_prints_one_json_object(verb: str, tmp_path: Path) ->
 def test_output_to_a_pipe_has_no_colours(tmp_path: Path) -> None:
     done = kernelwright("doctor", home=tmp_path)
     assert "\x1b[" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("m.py:build", "--op", "softmax"), "--op: the model 'm.py:build' is given too. Give one of them."),
+        (("m.py:build", "--shape", "8,8"), "--shape: no kernel is named. Pass --op too"),
+        (("--op", "softmax", "--shape", "8,8,8"), "--shape: '8x8x8 fp32' has 3 extents, not 2"),
+        (("--op", "softmax", "--strategy", "msct"), "Unknown strategy 'msct'. Did you mean 'mcts'?"),
+        (("--op", "softmax", "--budget", "tomorrow"), "'tomorrow' is no time; write 90s, 10m or 8h"),
+    ],
+)
+def test_a_search_that_cannot_begin_says_why_before_anything_is_measured(
+    tmp_path: Path, words: tuple[str, ...], line: str
+) -> None:
+    done = kernelwright("optimize", *words, home=tmp_path)
+    assert done.returncode in (ExitCode.USAGE, ExitCode.MISTAKE)
+    assert line in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob("runs/*"))

@@ -29,6 +29,7 @@ from kernelwright.cli.screen import (
     print_json,
 )
 from kernelwright.core.account import Against
+from kernelwright.core.errors import BadInput
 from kernelwright.core.events import ModelRanked, ModelVerified, WinnerTried
 
 if TYPE_CHECKING:
@@ -156,6 +157,10 @@ def optimize(
     flags |= {"op": op, "shape": tuple(shape) if shape else None, "budget_s": budget, "strategy": strategy}
     flags |= {"author": author, "workers": workers, "max_evaluations": max_evaluations, "seed": seed}
     flags |= {"max_cost": max_cost}
+    if op and model:
+        raise BadInput("--op", f"the model {model!r} is given too", "Give one of them.")
+    if shape and not op:
+        raise BadInput("--shape", "no kernel is named", "Pass --op too, for example --op softmax.")
     config = load_config(flags) if op else model_config("optimize", flags)[0]
     with watching() as (tell, watch):
         folder = start(config, kernelwright_home(home), tell, watch)

@@ -3,9 +3,7 @@
 import math
 from typing import NamedTuple
 
-from kernelwright.core.account import Against
 from kernelwright.core.candidate import Origin
-from kernelwright.core.config import RunConfig
 from kernelwright.core.exchange import past_limit, totals
 from kernelwright.core.problem import Problem
 from kernelwright.core.search import nodes_of, speeds
@@ -104,10 +102,3 @@ def still_to_win(tree: Tree, problem: Problem) -> float:
 def tries_of(tree: Tree, problem_hash: str) -> int:
     """Return how many candidates of authors a problem has seen."""
     return sum(node.candidate.origin is Origin.AUTHOR for node in nodes_of(tree, problem_hash))
-
-
-def describe(config: RunConfig) -> str:
-    """Return the limits in words."""
-    over = "torch.compile" if config.against is Against.COMPILED else "eager"
-    target = f", target x{config.target_speedup:.2f} over {over}" if config.target_speedup else ""
-    return f"{config.budget_s:.0f} s{target}"

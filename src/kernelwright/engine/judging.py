@@ -196,7 +196,7 @@ def device_for(config: RunConfig) -> Device:
 def problem_at(op: str, sizes: Sequence[str], device: Device) -> Problem:
     """Return the problem of an op at some sizes; a usual one if none is named."""
     found = _op(op)
-    cases = [_case(found, _spelled(text, found)) for text in sizes] or [_usual_case(found, device)]
+    cases = [_case(found, _spelled(text, found), "--shape") for text in sizes] or [_usual_case(found, device)]
     return Problem(op=op, cases=tuple(cases), device=device)
 
 
@@ -226,35 +226,33 @@ def _usual_case(op: Op, device: Device) -> Case:
     return [case for case in fitting if case.dtype is DType.FP32][-1]
 
 
-def _case(op: Op, text: str) -> Case:
+def _case(op: Op, text: str, flag: str = "--case") -> Case:
     """Return the case a size names, such as `256x256 fp32 eps=1e-6`."""
     usual = next(iter(op.public_cases()))
     example = f"{'x'.join(map(str, usual.axes.values()))} {usual.dtype.value}"
     remedy = f"Write the extents of {', '.join(usual.axes)} and a type, for example {example!r}."
     match = SIZE.fullmatch(text.strip())
     if match is None:
-        raise BadInput("--case", f"{text!r} is no size", remedy)
+        raise BadInput(flag, f"{text!r} is no size", remedy)
     extents = [int(word) for word in match[1].split("x")]
     if len(extents) != len(usual.axes):
-        raise BadInput("--case", f"{text!r} has {len(extents)} extents, not {len(usual.axes)}", remedy)
+        raise BadInput(flag, f"{text!r} has {len(extents)} extents, not {len(usual.axes)}", remedy)
     if match[2] not in [dtype.value for dtype in op.DTYPES]:
         served = ", ".join(dtype.value for dtype in op.DTYPES)
-        raise BadInput("--case", f"the op has no type {match[2]!r}", f"Known: {served}.")
+        raise BadInput(flag, f"the op has no type {match[2]!r}", f"Known: {served}.")
     scalars = dict(usual.scalars)
     for word in match[3].split():
         name, _, value = word.partition("=")
         if name not in scalars:
-            raise BadInput(
-                "--case", f"there is no scalar {name!r}", f"Known: {', '.join(scalars) or 'none'}."
-            )
-        scalars[name] = _scalar(name, value, scalars[name])
+            raise BadInput(flag, f"there is no scalar {name!r}", f"Known: {', '.join(scalars) or 'none'}.")
+        scalars[name] = _scalar(name, value, scalars[name], flag)
     try:
         return op.case(dict(zip(usual.axes, extents, strict=True)), DType(match[2]), scalars)
     except ValueError as error:
-        raise BadInput("--case", f"{text!r} is not legal: {error}", remedy) from error
+        raise BadInput(flag, f"{text!r} is not legal: {error}", remedy) from error
 
 
-def _scalar(name: str, text: str, usual: bool | int | float) -> bool | int | float:
+def _scalar(name: str, text: str, usual: bool | int | float, flag: str) -> bool | int | float:
     """Return a scalar of the type the op has it in."""
     if isinstance(usual, bool) and text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -262,7 +260,7 @@ def _scalar(name: str, text: str, usual: bool | int | float) -> bool | int | flo
         return int(text) if isinstance(usual, int) else float(text)
     except ValueError as error:
         kind = type(usual).__name__
-        raise BadInput("--case", f"{name}={text} is no {kind}", f"For example {name}={usual}.") from error
+        raise BadInput(flag, f"{name}={text} is no {kind}", f"For example {name}={usual}.") from error
 
 
 def _described(
