@@ -12,7 +12,7 @@ from kernelwright.model.call import bound, described, drawn, filled
 from kernelwright.model.code_identity import plain
 from kernelwright.model.dry_run import USER_MISTAKES, said
 from kernelwright.model.inputs import from_specs
-from kernelwright.model.load import _namespace
+from kernelwright.model.load import namespace_of
 
 HELP = "Give `path.py:function` or `package.module:function`."
 
@@ -22,7 +22,7 @@ def loaded_function(spec: str) -> Any:
     address = parse_spec(spec)
     if address.source is Source.HUB or address.args or address.kwargs:
         raise ModelNotLoadable(spec, "it names no function", HELP)
-    space = _namespace(spec, address)
+    space = namespace_of(spec, address)
     found: Any = space
     for word in address.factory.split("."):
         found = getattr(found, word, None)

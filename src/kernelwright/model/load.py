@@ -73,7 +73,7 @@ def load(spec: str, options: ModelOptions | None = None) -> Loaded:
             if address.source is Source.HUB:
                 module, weights = hub_model(spec, address, options)
             else:
-                namespace = _namespace(spec, address)
+                namespace = namespace_of(spec, address)
                 module = _built(spec, namespace, address, options)
             module = _placed(module, options)
             doing = "its inputs do not fit"
@@ -144,7 +144,7 @@ def _placed(module: torch.nn.Module, options: ModelOptions) -> torch.nn.Module:
     return module.train(options.mode is ModelMode.TRAIN)
 
 
-def _namespace(spec: str, address: Address) -> ModuleType:
+def namespace_of(spec: str, address: Address) -> ModuleType:
     """Import the file or module that holds the factory."""
     path = Path(address.place)
     if address.source is Source.FILE and not path.is_file():

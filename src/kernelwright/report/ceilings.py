@@ -2,21 +2,17 @@
 
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from kernelwright.core.device import Device
-from kernelwright.hardware.calibrate import Calibration, cache_path
+from kernelwright.hardware.calibrate import known_ceilings
 from kernelwright.hardware.peaks import peak
 from kernelwright.report.model import Roof
 
 
 def roof_of(device: Device, home: Path) -> Roof | None:
     """Return what the device was measured to do, else what its data sheet says, else None."""
-    try:
-        known = Calibration.model_validate_json(cache_path(device, home).read_bytes())
-    except (OSError, ValidationError):
+    found = known_ceilings(device, home)
+    if found is None:
         return _data_sheet(device)
-    found = known.ceilings
     return Roof(source="measured here", bandwidth=found.copying.rate, flops=dict(found.flops))
 
 
