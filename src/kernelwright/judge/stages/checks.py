@@ -11,13 +11,16 @@ from kernelwright.core.case import Case, Compute, Distribution, TensorSpec
 from kernelwright.core.verdict import Status
 from kernelwright.judge import oracle
 from kernelwright.judge.arena import Arena
-from kernelwright.judge.children import Lost, Runner
+from kernelwright.judge.children import FOOTPRINTS, Lost, Runner
 from kernelwright.judge.error_budget import Depth, Verdict, check_output
 from kernelwright.judge.execution import left_out, open_runner, plan_for
 from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements
 
 NARROW_MISS, POOLED_SEEDS = 2.0, 8
 """An error up to this far beyond its limit is looked at again over this many seeds."""
+
+DEVICE_SPARE_BYTES = 4 << 30
+"""What host code may hold of a GPU beside its buffers: a context, modules, a cache of its own."""
 
 Inputs = dict[str, torch.Tensor]
 Draw = Callable[[int], Inputs]
@@ -104,11 +107,27 @@ def _run_group(bench: Bench, group: Sequence[Trial]) -> Found:
                 for number, trial in enumerate(group):
                     if failure := _run_one(bench, runner, arena, number, trial):
                         return number + 1, failure
+                if failure := _hoard(bench, runner, arena):
+                    return len(group), failure
         except Lost as lost:
             return number + 1, explained(Failure(lost.status, lost.reason, group[number].case), group[number])
         if arena.input_digest() != before:
             return len(group), Failure(Status.INPUT_CHANGED, "an input was modified")
     return len(group), None
+
+
+def _hoard(bench: Bench, runner: Runner, arena: Arena) -> Failure | None:
+    """Judge what host code still holds of a GPU's memory: what comes back when its process ends."""
+    if arena.index is None or bench.is_planned:
+        return None
+    before, _ = torch.cuda.mem_get_info(arena.index)
+    runner.kill()
+    held = torch.cuda.mem_get_info(arena.index)[0] - before
+    allowed = DEVICE_SPARE_BYTES + FOOTPRINTS * (arena.inputs.nbytes + arena.outputs.nbytes)
+    if held <= allowed:
+        return None
+    reason = f"{held >> 20} MiB of the device's memory were held, {allowed >> 20} MiB are allowed"
+    return Failure(Status.OUT_OF_MEMORY, reason, arena.cases[0])
 
 
 def _run_one(bench: Bench, runner: Runner, arena: Arena, number: int, trial: Trial) -> Failure | None:
