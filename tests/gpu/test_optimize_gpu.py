@@ -47,16 +47,20 @@ def test_every_arm_is_timed_as_it_is_and_from_a_cuda_graph() -> None:
 
 def test_a_run_on_a_gpu_judges_triton_first_and_verifies_what_it_keeps() -> None:
     with tempfile.TemporaryDirectory() as home:
-        check_run(Path(home))
+        check_run(optimized(Path(home)))
 
 
-def check_run(home: Path) -> None:
+def optimized(home: Path) -> Path:
     words = [sys.executable, "-m", "kernelwright", "optimize", MODEL, "--device", "cuda", "--dtype", "bf16"]
-    more = ["--top", "2", "--max-pairs", "30", "--author", "none", "--json", "--home", str(home)]
-    done = subprocess.run([*words, *more], capture_output=True, text=True, env=dict(os.environ), check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    answer = json.loads(done.stdout)
-    tree = Journal.open(Path(answer["folder"])).tree()
+    words += ["--top", "2", "--max-pairs", "30", "--processes", "3", "--author", "none"]
+    command = [*words, "--json", "--home", str(home)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ), check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    return Path(json.loads(done.stdout)["folder"])
+
+
+def check_run(folder: Path) -> None:
+    tree = Journal.open(folder).tree()
     assert tree.started is not None
     assert tree.started.device.kind is DeviceKind.CUDA
     assert 1 <= len(tree.problems) <= 2

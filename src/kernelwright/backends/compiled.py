@@ -41,6 +41,8 @@ NOTES = "The eager baseline's file, compiled by Inductor. Only for baselines."
 
 MODES = ("default", "max-autotune")
 VALUES = frozenset({"mode", "threads", "case", "jit"})
+RUN_IMPORTS = ("torch._dynamo", "torch._inductor.compile_fx")
+"""What a runner on a GPU needs besides: 6 s of imports, in each of a dozen processes."""
 COMPILED = "compiled"
 """Folder in a runner's own where Inductor leaves what it compiles."""
 COMPILERS = ("g++", "clang++")

@@ -10,8 +10,8 @@ from kernelwright.core.search import nodes_of, speeds
 from kernelwright.core.tree import Tree
 from kernelwright.engine.run import Run
 
-FINISHING = 0.4
-"""Share of the wall-clock budget that is left for confirming and for the whole model."""
+FINISHING, CONFIRMING = 0.4, 0.25
+"""Share of the wall-clock budget that is left for confirming and for the whole model; for confirming alone."""
 
 
 class Stop(NamedTuple):
@@ -25,7 +25,7 @@ class Stop(NamedTuple):
 def spent_up(run: Run) -> Stop | None:
     """Return which limit of the whole run is reached, if one is."""
     config, tree = run.config, run.tree
-    searching = config.budget_s * (1 - FINISHING)
+    searching = config.budget_s * (1 - (FINISHING if config.model else CONFIRMING))
     if run.spent.seconds >= searching:
         words = f"{run.spent.seconds:.0f} s of {config.budget_s:.0f} s are spent, the rest is for finishing"
         return Stop("budget", words)

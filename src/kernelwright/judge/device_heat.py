@@ -74,6 +74,12 @@ class Track:
     arms: tuple[TimedArm, ...]
     size: int
     heats: int = 0
+    homes: Sequence[int] = ()
+    """Which part of the buffers each arm has in this heat: one part can be faster than another by its addresses."""
+
+    def placed(self, place: int) -> TimedArm:
+        """Return an arm on the buffers it has in this heat."""
+        return self.arms[place].model_copy(update={"calls": numbers(self.homes[place], self.size)})
 
     def close(self) -> None:
         """Kill the launcher and give the memory back."""
@@ -127,6 +133,7 @@ class DeviceHeats:
         if track is None:
             track = self.tracks[case.hash] = self._opened(case, benches, size, start)
         track.heats += 1
+        track.homes = benches[0].rng.sample(range(count), count)
         return track
 
     def _opened(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
@@ -134,17 +141,17 @@ class DeviceHeats:
         for bench in benches:
             if bench.is_planned:
                 compile_ahead(bench.candidate, [case], device, bench.builds)
-        arms = [_arm(bench, case, place, size) for place, bench in enumerate(benches)]
-        for place, rival in enumerate(self.rivals, start=len(benches)):
-            arms.append(
-                TimedArm(
-                    name=rival.name,
-                    kind=rival.kind,  # type: ignore[arg-type]
-                    source=rival.source,
-                    mode=rival.mode,
-                    calls=numbers(place, size),
-                )
+        arms = [_arm(bench, case, place) for place, bench in enumerate(benches)]
+        arms += [
+            TimedArm(
+                name=rival.name,
+                kind=rival.kind,  # type: ignore[arg-type]
+                source=rival.source,
+                mode=rival.mode,
+                calls=(0,),
             )
+            for rival in self.rivals
+        ]
         arena = DeviceArena([case], [0] * (size * len(arms)), first.rng, index=device.index)
         arena.poison_outputs()
         job = DeviceJob(
@@ -163,25 +170,25 @@ class DeviceHeats:
         return Track(arena, runner, tuple(arms), size)
 
 
-def _arm(bench: Bench, case: Case, place: int, size: int) -> TimedArm:
-    """Return a candidate as the launcher runs it: by its plan, or by the function of a baseline."""
-    candidate, calls = bench.candidate, numbers(place, size)
+def _arm(bench: Bench, case: Case, place: int) -> TimedArm:
+    """Return a candidate as the launcher runs it, by its plan or by the function of a baseline; not placed yet."""
+    candidate = bench.candidate
     if not bench.is_planned:
         mode = str(candidate.values_for(case.hash).get("mode", "default"))
         kind: Literal["eager", "compiled"] = "eager" if candidate.backend == "eager" else "compiled"
-        return TimedArm(name=str(place), kind=kind, source=candidate.source, mode=mode, calls=calls)
+        return TimedArm(name=str(place), kind=kind, source=candidate.source, mode=mode, calls=(0,))
     device, builds = bench.problem.device, bench.builds
     try:
         (plan,) = compile_cases(candidate, [case], device, builds)
     except Lost as lost:
         raise TimingFailed(place, Failure(lost.status, lost.reason, case)) from lost
     folder = collect(candidate, [case], device, builds, bench.home)
-    return TimedArm(name=str(place), kind="plan", plan=plan, folder=folder, calls=calls)
+    return TimedArm(name=str(place), kind="plan", plan=plan, folder=folder, calls=(0,))
 
 
-def numbers(place: int, size: int) -> tuple[int, ...]:
-    """Return the calls of the arm at a place."""
-    return tuple(range(place * size, (place + 1) * size))
+def numbers(home: int, size: int) -> tuple[int, ...]:
+    """Return the calls that have their buffers in a part."""
+    return tuple(range(home * size, (home + 1) * size))
 
 
 def there_and_back(arms: int, rounds: int, rng: random.Random) -> tuple[int, ...]:
@@ -215,7 +222,7 @@ def _timed(
 ) -> list[list[float]]:
     """Return the seconds of every replay, per arm; the arms are handed over, and so loaded, in random order."""
     shuffled = rng.sample(range(len(track.arms)), len(track.arms))
-    arms = tuple(track.arms[place] for place in shuffled)
+    arms = tuple(track.placed(place) for place in shuffled)
     places = tuple(shuffled.index(place) for place in order)
     try:
         seconds = track.runner.time(Time(arms=arms, order=places, repeats=repeats), TIME_SECONDS)
@@ -235,11 +242,12 @@ def check_left(track: Track, benches: Sequence[Bench], case: Case) -> None:
     for place, bench in enumerate(benches):
         if not bench.is_planned:
             continue  # a baseline returns its outputs; nobody copies them
-        looked, left = track.arena.sampled(place * track.size, track.size, SAMPLES)
+        first = track.homes[place] * track.size
+        looked, left = track.arena.sampled(first, track.size, SAMPLES)
         if left:
             reason = f"{left} of {looked} random output elements never written in timed calls"
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, case))
-        if failure := check_answers(bench, track.arena, place * track.size + chosen, answers):
+        if failure := check_answers(bench, track.arena, first + chosen, answers):
             raise TimingFailed(place, failure)
 
 
@@ -315,7 +323,7 @@ def clocks(track: Track, repeats: int) -> tuple[float, float]:
     """Return the seconds of a replay of the first arm by the launcher's events and by the judge's own clock."""
     walls = []
     for count in SLOPE_REPLAYS:
-        order = Time(arms=(track.arms[0],), order=(0,) * count, repeats=repeats)
+        order = Time(arms=(track.placed(0),), order=(0,) * count, repeats=repeats)
         started = time.perf_counter()
         seconds = track.runner.time(order, TIME_SECONDS)
         walls.append(time.perf_counter() - started)

@@ -184,6 +184,9 @@ def main(descriptor: int, without: list[str]) -> None:
         if not channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
             return
     if "plain" not in without:
+        # Inductor's imports ask whether there is a GPU, and no child could open one that was asked directly; and they
+        # start a pool of compilers, which nobody here would use.
+        os.environ |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         import torch  # noqa: F401 - imported once here, inherited by every runner
 
     if "device" in without:

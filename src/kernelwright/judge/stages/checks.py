@@ -18,6 +18,8 @@ from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found,
 
 NARROW_MISS, POOLED_SEEDS = 2.0, 8
 """An error up to this far beyond its limit is looked at again over this many seeds."""
+FEW, FEW_MISS = 16, 4.0
+"""Outputs of so few elements, and their own limit: one or two roundings say little about the framework's own error."""
 
 DEVICE_SPARE_BYTES = 4 << 30
 """What host code may hold of a GPU beside its buffers: a context, modules, a cache of its own."""
@@ -178,7 +180,8 @@ def check_answers(
         verdict = check(values, answer) if check else check_output(values, *answer, depth_of(bench, case))
         if verdict.passed:
             continue
-        if again is None or verdict.worst_ratio > NARROW_MISS:
+        narrow = FEW_MISS if spec.numel <= FEW else NARROW_MISS
+        if again is None or verdict.worst_ratio > narrow:
             return Failure(Status.WRONG, f"output {spec.name!r}: {verdict.reason}", case)
         if failure := _second_look(bench, again):
             return failure
