@@ -21,7 +21,7 @@ from kernelwright.core.plan_language import parse_plan, run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.technique import Bottleneck, Language, Wanted, architecture_of, chosen
 from kernelwright.core.tree import Node, Tree
-from kernelwright.core.verdict import CaseTiming, Stage, Timing
+from kernelwright.core.verdict import Stage
 from kernelwright.engine.asking import brief, cards
 from kernelwright.engine.diagnosing import diagnoses_of, metrics_of, telling_case
 from kernelwright.engine.run import Run
@@ -162,6 +162,7 @@ SIDES = {
         {names.WARPS_ACTIVE: 25.1, names.WAITS_FOR_LOADS: 29.9},
     ),
     "waves": (Bottleneck.TAIL_EFFECT, {"idle_pct": 15.0}, {"idle_pct": 14.9}),
+    "waves counted": (Bottleneck.TAIL_EFFECT, {names.WAVES: 1.2}, {names.WAVES: 6.1, "idle_pct": 14.9}),
     "spilled registers": (Bottleneck.SPILLS, {"spill_bytes": 16.0}, {"spill_bytes": 12.0}),
     "local loads": (
         Bottleneck.SPILLS,
@@ -201,6 +202,43 @@ SIDES = {
     ),
     "loaded sectors": (Bottleneck.UNCOALESCED_ACCESS, {names.LOADED_USED: 70.0}, {names.LOADED_USED: 71.0}),
     "stored sectors": (Bottleneck.UNCOALESCED_ACCESS, {names.STORED_USED: 70.0}, {names.STORED_USED: 71.0}),
+    "sectors of a load": (
+        Bottleneck.UNCOALESCED_ACCESS,
+        {names.SECTORS_PER_LOAD: 17.0},
+        {names.SECTORS_PER_LOAD: 16.9, names.LOADED_USED: 100.0},
+    ),
+    "loads without another cause": (
+        Bottleneck.MEMORY_LATENCY,
+        {
+            names.WAITS_FOR_LOADS: 90.0,
+            names.DRAM_BUSY: 20.0,
+            names.LOADED_USED: 70.0,
+            names.WARPS_ACTIVE: 25.0,
+        }
+        | {names.LOCAL_LOADS: 10.0, names.INSTRUCTIONS: 1000.0},
+        {
+            names.LOADED_USED: 69.9,
+            names.WARPS_ACTIVE: 24.9,
+            names.LOCAL_LOADS: 10.1,
+            names.SECTORS_PER_LOAD: 17.1,
+        },
+    ),
+    "read again without another cause": (
+        Bottleneck.CACHE_MISSES,
+        {names.DRAM_READ: 200.0, "bytes_read": 100.0, names.LOADED_USED: 70.0}
+        | {names.LOCAL_LOADS: 10.0, names.INSTRUCTIONS: 1000.0},
+        {names.LOADED_USED: 69.9, names.LOCAL_LOADS: 10.1},
+    ),
+    "multiprocessors busy with arithmetic": (
+        Bottleneck.COMPUTE,
+        {names.SM_BUSY: 80.0, names.DRAM_BUSY: 20.0, "flops_pct": 20.0},
+        {"flops_pct": 19.9},
+    ),
+    "issue without spills": (
+        Bottleneck.INSTRUCTION_OVERHEAD,
+        {names.ISSUE_BUSY: 80.0, names.LOCAL_LOADS: 10.0, names.INSTRUCTIONS: 1000.0},
+        {names.LOCAL_LOADS: 10.1},
+    ),
     "exponentials": (Bottleneck.SPECIAL_FUNCTIONS, {names.XU_BUSY: 60.0}, {names.XU_BUSY: 59.0}),
     "barriers": (
         Bottleneck.SYNCHRONISATION,
@@ -243,6 +281,8 @@ def test_a_rule_is_silent_on_the_other_kind_of_device_and_where_a_better_metric_
     assert Bottleneck.MEMORY_LATENCY not in categories(told, CPU)
     assert Bottleneck.MEMORY_LATENCY not in categories(told | {names.DRAM_BUSY: 30.0})
     assert Bottleneck.THREAD_IMBALANCE not in categories(SIDES["parallel"][1], GPU)
+    assert Bottleneck.SPILLS not in categories({"spill_bytes": 400.0, names.LOCAL_LOADS: 0.0})
+    assert Bottleneck.OCCUPANCY not in categories({"resident_warps_pct": 10.0, names.WARPS_ACTIVE: 9.0})
 
 
 def test_what_is_no_limit_of_the_hardware_costs_no_more_than_what_lies_above_the_floor():
@@ -253,6 +293,16 @@ def test_what_is_no_limit_of_the_hardware_costs_no_more_than_what_lies_above_the
     assert diagnose(metrics(spilling | {"floor_pct": 97.0}), GPU) == []
     (limit,) = diagnose(metrics({"bytes_pct": 96.0, "floor_pct": 97.0}), GPU)
     assert limit.severity == pytest.approx(0.96)
+
+
+def test_a_bus_busy_with_bytes_nobody_needed_weighs_by_the_needed_ones():
+    needed = {names.BYTES_READ: 50.0, names.BYTES_WRITTEN: 50.0}
+    busy = {names.DRAM_BUSY: 90.0, names.DRAM_READ: 350.0, names.DRAM_WRITTEN: 50.0}
+    (free,) = diagnose(metrics(busy), GPU)
+    (weighed, *_) = [
+        one for one in diagnose(metrics(busy | needed), GPU) if one.category is Bottleneck.MEMORY_BANDWIDTH
+    ]
+    assert (free.severity, weighed.severity) == (pytest.approx(0.9), pytest.approx(0.225))
 
 
 def test_strongest_comes_first_and_of_each_category_only_the_strongest():
@@ -346,7 +396,7 @@ def test_a_card_made_for_the_bottleneck_comes_before_one_that_helps_on_the_side(
 
 def test_counters_are_all_those_the_rules_read_and_are_spelled_as_the_profiler_does():
     read = {name for name in EVERY_NAME if "__" in name}
-    assert read == set(COUNTERS)
+    assert read | {names.DRAM_WRITTEN} == set(COUNTERS)  # which the weight of the bus reads
     form = re.compile(r"(sm|smsp|dram|l1tex|lts|launch|gpu)__[a-z0-9_]+(\.(avg|sum|max|min))?(\.[a-z_]+)?")
     assert [name for name in COUNTERS if not form.fullmatch(name)] == []
 
@@ -394,14 +444,7 @@ def test_waves_are_those_of_the_vendors_guide():
 
 def timed(make, problem, candidate, times, **changes):
     """Return a node with certified times; `times` are (median, floor, warm) per case."""
-    rows = [
-        CaseTiming(
-            case_hash=case.hash, label=case.label, median_us=median, mad_us=0.1, rounds=9, floor_us=floor,
-            warm_us=warm,
-        )
-        for case, (median, floor, warm) in zip(problem.cases, times, strict=True)
-    ]  # fmt: skip
-    timing = Timing(clock="launcher-events", cases=tuple(rows))
+    timing = make.timing(problem, *zip(*times, strict=True))
     verdict = make.evaluation(candidate, problem, timing=timing, **changes)
     return Node(candidate, problem.hash, 1, evaluations=[verdict])
 

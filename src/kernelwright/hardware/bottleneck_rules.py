@@ -4,6 +4,7 @@ A rule speaks only if every metric it needs is there. Counters have the names Ns
 later; the others are ours and are collected by `engine/diagnosing`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ WARM_PCT = "warm_pct"
 MEMORY_FLOOR = "memory_floor_us"
 ARITHMETIC_FLOOR = "arithmetic_floor_us"
 BYTES_READ = "bytes_read"
+BYTES_WRITTEN = "bytes_written"
 LAUNCHES = "launches"
 IDLE_PCT = "idle_pct"
 WARPS_PCT = "resident_warps_pct"
@@ -35,6 +37,7 @@ CACHE_PCT = "cache_pct"
 SM_BUSY = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_BUSY = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
 DRAM_READ = "dram__bytes_read.sum"
+DRAM_WRITTEN = "dram__bytes_write.sum"
 WARPS_ACTIVE = "sm__warps_active.avg.pct_of_peak_sustained_active"
 TENSOR_BUSY = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed"
 XU_BUSY = "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_active"
@@ -46,13 +49,15 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 LOADED_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
 STORED_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
+SECTORS_PER_LOAD = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
 LOCAL_LOADS = "smsp__inst_executed_op_local_ld.sum"
 INSTRUCTIONS = "smsp__inst_executed.sum"
 LANES_ACTIVE = "smsp__thread_inst_executed_per_inst_executed.ratio"
+WAVES = "launch__waves_per_multiprocessor"
 COUNTERS = (
-    *(SM_BUSY, DRAM_BUSY, DRAM_READ, WARPS_ACTIVE, TENSOR_BUSY, XU_BUSY, ISSUE_BUSY),
+    *(SM_BUSY, DRAM_BUSY, DRAM_READ, DRAM_WRITTEN, WARPS_ACTIVE, TENSOR_BUSY, XU_BUSY, ISSUE_BUSY),
     *(WAITS_FOR_LOADS, WAITS_FOR_SHARED, WAITS_AT_BARRIERS, CONFLICTS, SHARED_WAVEFRONTS),
-    *(LOADED_USED, STORED_USED, LOCAL_LOADS, INSTRUCTIONS, LANES_ACTIVE),
+    *(LOADED_USED, STORED_USED, SECTORS_PER_LOAD, LOCAL_LOADS, INSTRUCTIONS, LANES_ACTIVE, WAVES),
 )
 """Every counter a rule reads: what a profiler has to collect."""
 
@@ -117,6 +122,15 @@ def _lack(metric: str, weight: float = 1.0) -> Callable[[Values], float]:
     return lambda values: weight * (1 - values[metric] / 100)
 
 
+def _useful(values: Values) -> float:
+    """Return the share of the bytes on the bus that had to be there; all of them where that is not known."""
+    wanted = (BYTES_READ, BYTES_WRITTEN, DRAM_READ, DRAM_WRITTEN)
+    needed_read, needed_written, read, written = (values.get(name) for name in wanted)
+    if needed_read is None or needed_written is None or read is None or written is None or not read + written:
+        return 1.0
+    return min(1.0, (needed_read + needed_written) / (read + written))
+
+
 BUSY = 60.0
 """Per cent from which on a unit counts as the limit: where the profiler's own guided analysis draws the line."""
 FULL = 90.0
@@ -127,6 +141,10 @@ ON_MEMORY_SIDE = _least(MEMORY_FLOOR, 1, of=ARITHMETIC_FLOOR)
 ON_ARITHMETIC_SIDE = _least(ARITHMETIC_FLOOR, 1, of=MEMORY_FLOOR)
 NOT_ON_ARITHMETIC_SIDE = _least(MEMORY_FLOOR, 1, of=ARITHMETIC_FLOOR, if_known=True)
 NOT_ALL_START = _most(FIXED_PCT, 50, if_known=True)
+# What waiting for memory has as its cause: where a counter names the cause, the symptom is silent.
+WHOLE_SECTORS = (_least(LOADED_USED, 70, if_known=True), _most(SECTORS_PER_LOAD, 17, if_known=True))
+FEW_SPILLS = _most(LOCAL_LOADS, 0.01, of=INSTRUCTIONS, if_known=True)
+ENOUGH_WARPS = _least(WARPS_ACTIVE, 25, if_known=True)
 
 FROM_TIMES = (
     Rule(
@@ -200,7 +218,7 @@ FROM_BUILDS = (
         Bottleneck.OCCUPANCY, (_most(WARPS_PCT, 25), NOT_ON_ARITHMETIC_SIDE), _lack(WARPS_PCT, 0.5),
         "only {0:.1f} % of the warps a multiprocessor can hold fit on it",
         "with 16 warps of 64 each scheduler has four to choose from; matrix kernels do with fewer. Half weight: "
-        "that they fit does not say that they wait",
+        "that they fit does not say that they wait", unless=WARPS_ACTIVE,
     ),
     Rule(
         Bottleneck.TAIL_EFFECT, (_least(IDLE_PCT, 15),), _share(IDLE_PCT),
@@ -211,7 +229,7 @@ FROM_BUILDS = (
         Bottleneck.SPILLS, (_least(SPILL_BYTES, 16),), lambda values: min(0.9, 0.2 + values[SPILL_BYTES] / 512),
         "the compiler moves {0:.0f} bytes per thread to local memory and back",
         "four registers; fewer are mostly spilled outside of loops. The weight grows with the bytes: how often "
-        "they move is not known",
+        "they move is not known", unless=LOCAL_LOADS,
     ),
     Rule(
         Bottleneck.TENSOR_CORE_IDLE, (_most(MATRIX_INSTRUCTIONS, 0), ON_ARITHMETIC_SIDE, _most(MATRIX_PCT, 100)),
@@ -240,24 +258,30 @@ FROM_BUILDS = (
 
 FROM_COUNTERS = (
     Rule(
-        Bottleneck.MEMORY_BANDWIDTH, (_least(DRAM_BUSY, BUSY),), _share(DRAM_BUSY),
-        "the memory bus is busy for {0:.1f} % of the time", "from 60 % on it is the limit", is_limit=True,
+        Bottleneck.MEMORY_BANDWIDTH, (_least(DRAM_BUSY, BUSY),),
+        lambda values: values[DRAM_BUSY] / 100 * _useful(values),
+        "the memory bus is busy for {0:.1f} % of the time",
+        "from 60 % on it is the limit; weighted by the share of its bytes that had to be moved", is_limit=True,
     ),
     Rule(
-        Bottleneck.CACHE_MISSES, (_least(DRAM_READ, 1.25, of=BYTES_READ),),
+        Bottleneck.CACHE_MISSES, (_least(DRAM_READ, 1.25, of=BYTES_READ), *WHOLE_SECTORS, FEW_SPILLS),
         lambda values: 1 - values[BYTES_READ] / values[DRAM_READ],
         "{0:.4g} bytes are read from memory, more than the case has",
-        "a quarter more than once is more than tails and tables make",
+        "a quarter more than once is more than tails and tables make; half used sectors and spills are no misses",
     ),
     Rule(
-        Bottleneck.MEMORY_LATENCY, (_least(WAITS_FOR_LOADS, STALLED), _most(DRAM_BUSY, BUSY)), _share(WAITS_FOR_LOADS),
+        Bottleneck.MEMORY_LATENCY,
+        (_least(WAITS_FOR_LOADS, STALLED), _most(DRAM_BUSY, BUSY), *WHOLE_SECTORS, FEW_SPILLS, ENOUGH_WARPS),
+        _share(WAITS_FOR_LOADS),
         "warps wait for loads {0:.1f} % of their time while the bus is busy for {1:.1f} %",
-        "above 30 % one wait dominates; below 60 % the bus has room",
+        "above 30 % one wait dominates; below 60 % the bus has room. Only where no counter names the cause",
     ),
     Rule(
-        Bottleneck.COMPUTE, (_least(SM_BUSY, BUSY), _most(DRAM_BUSY, BUSY)), _share(SM_BUSY),
+        Bottleneck.COMPUTE,
+        (_least(SM_BUSY, BUSY), _most(DRAM_BUSY, BUSY), _least(FLOPS_PCT, 20, if_known=True)), _share(SM_BUSY),
         "the multiprocessors are busy for {0:.1f} % of the time, the bus for {1:.1f} %",
-        "from 60 % on they are the limit", is_limit=True,
+        "from 60 % on they are the limit; below a fifth of the arithmetic rate they are busy with something else",
+        is_limit=True,
     ),
     Rule(
         Bottleneck.TENSOR_CORE_IDLE, (_most(TENSOR_BUSY, BUSY), ON_ARITHMETIC_SIDE, _most(MATRIX_PCT, 100)),
@@ -289,6 +313,11 @@ FROM_COUNTERS = (
         "{0:.1f} % of the bytes in the stored sectors are used", "as for loads",
     ),
     Rule(
+        Bottleneck.UNCOALESCED_ACCESS, (_least(SECTORS_PER_LOAD, 17),),
+        lambda values: 1 - 16 / values[SECTORS_PER_LOAD], "a load of a warp touches {0:.1f} sectors",
+        "16 are what loads of 16 bytes need; more is never dense", unless=LOADED_USED,
+    ),
+    Rule(
         Bottleneck.SPILLS, (_least(LOCAL_LOADS, 0.01, of=INSTRUCTIONS), _least(INSTRUCTIONS, 1)),
         lambda values: min(0.9, 0.1 + 5 * values[LOCAL_LOADS] / values[INSTRUCTIONS]),
         "{0:.4g} of {1:.4g} instructions load from local memory",
@@ -303,13 +332,19 @@ FROM_COUNTERS = (
         "warps wait at barriers {0:.1f} % of their time", "above 30 % one wait dominates",
     ),
     Rule(
-        Bottleneck.INSTRUCTION_OVERHEAD, (_least(ISSUE_BUSY, BUSY), _most(FLOPS_PCT, 20, if_known=True)),
+        Bottleneck.INSTRUCTION_OVERHEAD,
+        (_least(ISSUE_BUSY, BUSY), _most(FLOPS_PCT, 20, if_known=True), FEW_SPILLS),
         _share(ISSUE_BUSY), "an instruction is issued in {0:.1f} % of the cycles, few of them for the arithmetic",
         "from 60 % on the schedulers are the limit; above a fifth of the arithmetic rate that is what they are for",
     ),
     Rule(
         Bottleneck.THREAD_IMBALANCE, (_most(LANES_ACTIVE, 24),), lambda values: 1 - values[LANES_ACTIVE] / 32,
         "{0:.1f} of 32 lanes take part in an instruction", "a quarter of them idle is more than the ends of rows make",
+    ),
+    Rule(
+        Bottleneck.TAIL_EFFECT, (_most(WAVES, 6),),
+        lambda values: 1 - values[WAVES] / max(1, math.ceil(values[WAVES])),
+        "the blocks come in {0:.2f} waves", "from six waves on the last one costs less than 15 %", unless=IDLE_PCT,
     ),
 )  # fmt: skip
 

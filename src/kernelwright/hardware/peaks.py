@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from importlib import resources
 
 from pydantic import Field
@@ -67,6 +68,7 @@ class Peak(Frozen):
         )
 
 
+@cache  # 8 ms to parse, and every brief on a GPU asks
 def table() -> tuple[Peak, ...]:
     """Return all rows."""
     text = resources.files("kernelwright.hardware").joinpath(TABLE).read_text("utf-8")

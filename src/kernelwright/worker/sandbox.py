@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import kernelwright
-from kernelwright.core.environment import close_off
+from kernelwright.core.environment import PLUGIN_FOLDERS, close_off
 from kernelwright.worker import landlock, libc, namespaces, seccomp
 from kernelwright.worker.namespaces import BOX, NEW_IPC, NEW_MOUNTS, NEW_NAME, NEW_NETWORK
 
@@ -111,6 +111,7 @@ def shown_paths(environment: Mapping[str, str]) -> tuple[str, ...]:
     programs = [Path(entry) for entry in environment.get("PATH", "").split(":") if entry]
     beside = [str(entry.parent / name) for entry in programs for name in BESIDE_PROGRAMS]
     named = [*environment.get("LD_LIBRARY_PATH", "").split(":"), environment.get("CUDA_HOME", "")]
+    named += environment.get(PLUGIN_FOLDERS, "").split(":")
     linked = [
         line.strip()
         for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf"))
