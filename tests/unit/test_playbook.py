@@ -23,8 +23,8 @@ from kernelwright.core.technique import (
     Wanted,
     architecture_of,
     chosen,
-    ranked,
 )
+from kernelwright.store.knowledge import matching_cards
 from kernelwright.store.playbook import FIELDS, playbook_folder, read_card, read_playbook
 
 CARDS = {card.name: card for card in read_playbook()}
@@ -145,15 +145,17 @@ def test_cards_point_only_at_cards_that_exist() -> None:
 
 def test_every_technique_asked_for_has_its_card_and_search_finds_it_among_the_first_three() -> None:
     cards = list(CARDS.values())
-    found = {words: [card.name for card in ranked(cards, words)[:3]] for words in ASKED_FOR}
+    found = {words: [card.name for card in matching_cards(cards, words)[:3]] for words in ASKED_FOR}
     missed = {words: names for words, names in found.items() if ASKED_FOR[words] not in names}
     assert missed == {}
 
 
 def test_search_understands_a_symptom() -> None:
     hopper = [card for card in CARDS.values() if Wanted(arch=Architecture.HOPPER).admits(card)]
-    assert "coalesced_access" in [card.name for card in ranked(hopper, "uncoalesced loads on Hopper")[:3]]
-    assert ranked(list(CARDS.values()), "xylophone") == []
+    assert "coalesced_access" in [
+        card.name for card in matching_cards(hopper, "uncoalesced loads on Hopper")[:3]
+    ]
+    assert matching_cards(list(CARDS.values()), "xylophone") == []
 
 
 def test_filters_keep_what_serves_everything_and_leave_out_what_does_not() -> None:

@@ -1,6 +1,7 @@
 """Drawers: the file's name is its registration, third parties come by entry point, nothing heavy loads for a list."""
 
 import ast
+import os
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 
 import kernelwright
 from kernelwright.core import plugins
-from kernelwright.core.errors import AmbiguousName, BrokenPlugin, UnknownName
+from kernelwright.core.environment import child_environment
+from kernelwright.core.errors import AmbiguousName, BrokenPlugin, NotFound, UnknownName
+from kernelwright.engine.seeds import seed_file
 
 ROOT = Path(kernelwright.__file__).parent
 HEAVY = ("torch", "triton", "cuda", "numpy")
@@ -173,3 +176,46 @@ def test_files_of_a_drawer_import_nothing_heavy_at_the_top(drawer):
             modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             guilty += [f"{path.name}: {name}" for name in modules if name.split(".")[0] in HEAVY]
     assert guilty == []
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a user's own folder with a backend and a seed in it."""
+    (tmp_path / "backends").mkdir()
+    (tmp_path / "backends" / "mine.py").write_text('EXTENSION = ".mine"\nSUMMARY = "my own"\n')
+    (tmp_path / "backends" / "_shared.py").write_text("")
+    (tmp_path / "seeds" / "softmax").mkdir(parents=True)
+    (tmp_path / "seeds" / "softmax" / "mine.mine").write_text("seed")
+    return tmp_path
+
+
+def test_a_folder_of_the_users_own_adds_to_the_drawers_while_it_is_in_use(folder):
+    before = plugins.names("backends")
+    with plugins.using([str(folder)]):
+        assert plugins.names("backends") == sorted([*before, "mine"])
+        assert plugins.load("backends", "mine").SUMMARY == "my own"
+        assert plugins.language_of(".mine") == "mine"
+        assert seed_file("softmax", "mine") == folder / "seeds" / "softmax" / "mine.mine"
+    assert plugins.names("backends") == before
+    assert plugins.language_of(".mine") is None
+    with pytest.raises(UnknownName):
+        plugins.load("backends", "mine")
+
+
+def test_a_folder_with_a_taken_name_a_broken_file_or_none_at_all_is_refused(folder):
+    (folder / "backends" / "cpp.py").write_text("")
+    with plugins.using([str(folder)]), pytest.raises(AmbiguousName):
+        plugins.names("backends")
+    (folder / "backends" / "cpp.py").unlink()
+    (folder / "backends" / "mine.py").write_text("import nothing_of_the_kind")
+    with plugins.using([str(folder)]), pytest.raises(BrokenPlugin, match="nothing_of_the_kind"):
+        plugins.load("backends", "mine")
+    with pytest.raises(NotFound, match="Plugin folder"), plugins.using([str(folder / "missing")]):
+        pass
+
+
+def test_every_process_of_a_run_is_told_of_the_folder(folder):
+    with plugins.using([str(folder)]):
+        told = child_environment(os.environ, ROOT.parent, folder, 1)
+    assert plugins.folders(told) == [folder.resolve()]
+    assert plugins.folders({}) == []

@@ -1,6 +1,7 @@
 """The mover: mechanical rewrites of the first parent, one per answer; no key and no language model.
 
-1. The brief's diagnosis, its technique cards and its seed put the moves of the drawer in an order.
+1. Lessons about other sizes, the brief's diagnosis, its technique cards and its seed put the moves of the drawer in an
+   order; what lessons warn of comes last.
 2. Each in turn is applied to the parsed source. What does not apply says why; what siblings tried waits until every
    other move had its turn; what the tree holds already, what the language's own guards refuse and what the plan
    declines on a case of the problem is passed over.
@@ -17,6 +18,7 @@ from kernelwright.core.brief import Answer, Brief, Proposal
 from kernelwright.core.candidate import Author, Candidate, ParamChoice
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frozen import digest
+from kernelwright.core.lesson import Shape, Teaching
 from kernelwright.core.normal import key_of
 from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan, run_plan
 from kernelwright.core.ports import Moved, Subject
@@ -145,23 +147,34 @@ class Moving:
 
 
 def ordered(brief: Brief, only: Sequence[str] = ()) -> list[str]:
-    """Return the moves in the order they are tried: against the diagnosis, then on a card, then by the seed's lot."""
+    """Return the moves in the order they are tried: taught, against the diagnosis, on a card, by the seed's lot."""
     names = [name for name in plugins.names("moves") if not only or name in only]
     random.Random(digest(f"mover:{brief.seed}")).shuffle(names)
     lines = [line for card in brief.cards for line in card.splitlines() if line.startswith(NAMED)]
     carded = [line.removeprefix(NAMED).strip() for line in lines]
     wanted = brief.diagnoses[brief.diagnosis] if brief.diagnosis < len(brief.diagnoses) else ""
 
-    def place(name: str) -> tuple[int, int]:
+    taught, warned = lessons_of(brief)
+
+    def place(name: str) -> tuple[int, int, int]:
         against = [str(one) for one in plugins.load("moves", name).AGAINST]
         first = next((at for at, one in enumerate(against) if wanted and one in wanted), len(against))
         is_against = first < len(against)
-        return first if is_against else 9, carded.index(name) if name in carded else len(carded)
+        known = -1 if name in taught else 1 if name in warned else 0
+        return known, first if is_against else 9, carded.index(name) if name in carded else len(carded)
 
     found = sorted(names, key=place)
     # Without a diagnosis of its own, each expansion of a parent begins with another move.
     turn = 0 if wanted or not found else brief.diagnosis % len(found)
     return found[turn:] + found[:turn]
+
+
+def lessons_of(brief: Brief) -> tuple[set[str], set[str]]:
+    """Return the moves that paid elsewhere in this scope, and those that only failed; what was learnt here is known."""
+    here = {Shape.of(case).label for case in brief.problem.cases}
+    told = [one for one in brief.lessons if one.move and {shape.label for shape in one.shapes} != here]
+    gains = {one.move for one in told if one.teaching is Teaching.GAIN}
+    return gains, {one.move for one in told if one.teaching is Teaching.TRAP} - gains
 
 
 def carried(parent: Candidate, way: Moved) -> tuple[ParamChoice, ...]:

@@ -14,6 +14,7 @@ from kernelwright.agents._reply import read_reply
 from kernelwright.core.brief import Answer, Brief, Proposal
 from kernelwright.core.candidate import Author
 from kernelwright.core.normal import key_of
+from kernelwright.core.plugins import language_of
 
 SUMMARY = "proposals from a folder, each given once: --author scripted:FOLDER"
 EXTENSIONS = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
@@ -73,7 +74,7 @@ def _read(path: Path) -> Answer:
     whose = Author(name="scripted", detail=path.name)
     if path.suffix == ".json":
         return read_reply(text, whose)
-    backend = EXTENSIONS.get(path.suffix) or _python_backend(path, text)
+    backend = EXTENSIONS.get(path.suffix) or _python_backend(path, text) or language_of(path.suffix)
     if backend is None:
         return Answer(reason="no language could be told from its name and content")
     return Answer(proposals=(Proposal(source=text, backend=backend, author=whose),))

@@ -2,8 +2,9 @@
 
 1. Everything it knows is in the brief: the looks taken so far. Nothing is kept between two answers, so a resumed run
    goes on where it stopped.
-2. Per case it first asks for looks at the values the parent has, then at those that were best on the nearest cases and
-   on the ancestors' sources, then at what Optuna's sampler suggests. What the plan declines is never looked at.
+2. Per case it first asks for looks at the values the parent has, then at those that were best on the nearest cases, on
+   the ancestors' sources and in lessons of other runs, then at what Optuna's sampler suggests. What the plan declines
+   is never looked at.
 3. Successive halving: all values get one look, the best third of them three, the best ninth five.
 4. The best values of each case become a table, with a rule for unseen shapes. If the tree holds that table already,
    more values are looked at; when there are none left, it says so.
@@ -21,6 +22,7 @@ from kernelwright.core.brief import Answer, Brief, Proposal, Trial
 from kernelwright.core.candidate import Author, Candidate, ParamChoice
 from kernelwright.core.case import Case
 from kernelwright.core.frozen import digest
+from kernelwright.core.lesson import Shape, Teaching, apart
 from kernelwright.core.normal import key_of
 from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan, run_plan
 from kernelwright.core.verdict import Screening, Status
@@ -34,8 +36,6 @@ NEAREST = 3
 """Values taken over from the nearest other case, and from the ancestors."""
 INDIFFERENT = 0.01
 """Values within this of the best are no reason to leave those the parent has."""
-OTHER_DTYPE = 2.0
-"""Another element type is as far as a factor e² in size."""
 
 
 def author(detail: str = "") -> "Tuner":  # noqa: ARG001 - it has no options
@@ -176,7 +176,15 @@ class Tuning:
             guesses += [other.seen[own][0] for own in other.best()[:NEAREST]]
         kin = tally(one.case, self.brief.kin_screenings, self.space)
         guesses += [kin.seen[own][0] for own in kin.best()[:NEAREST]]
+        guesses += self._taught(one.case)[:NEAREST]
         yield from (values for values in guesses if self.space.holds(values))
+
+    def _taught(self, case: Case) -> list[Values]:
+        """Return the values that lessons about other sizes name, the nearest size first."""
+        here = [Shape.of(case)]
+        told = [one for one in self.brief.lessons if one.values and one.teaching is Teaching.GAIN]
+        told.sort(key=lambda lesson: apart(here, lesson.shapes))
+        return [self.parent.values_for(case.hash) | lesson.values for lesson in told]
 
     def _is_possible(self, one: Tally, values: Values) -> bool:
         """Tell whether the source's own plan takes these values; a source without a plan says nothing."""
@@ -273,6 +281,4 @@ def tally(case: Case, screenings: Iterable[Screening], space: Space) -> Tally:
 
 def distance(one: Case, other: Case) -> float:
     """Return how far two cases are from each other: by the logarithms of their extents, and by type."""
-    names = one.axes.keys() | other.axes.keys()
-    apart = sum(abs(math.log((1 + one.axes.get(name, 0)) / (1 + other.axes.get(name, 0)))) for name in names)
-    return apart + (OTHER_DTYPE if one.dtype is not other.dtype else 0.0)
+    return Shape.of(one).distance(Shape.of(other))

@@ -1,10 +1,19 @@
 """`kernelwright playbook`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kernelwright.cli.screen import Answer, ExitCode, JsonFlag, out, print_json
+from kernelwright.cli.screen import (
+    Answer,
+    ExitCode,
+    HomeOption,
+    JsonFlag,
+    kernelwright_home,
+    out,
+    print_json,
+)
 from kernelwright.core.technique import (
     Architecture,
     Bottleneck,
@@ -14,11 +23,27 @@ from kernelwright.core.technique import (
     Wanted,
     architecture_of,
     chosen,
-    ranked,
 )
 
 WIDE = 120
 """Columns of a terminal from which the list shows bottlenecks and languages too."""
+
+
+ALSO = 3
+"""Notes, lessons and documents that are named below the cards."""
+
+
+class Found(Answer):
+    """A text that is no card."""
+
+    source: str
+    """`note`, `lesson` or `document`."""
+    name: str
+    """What finds it again."""
+    title: str
+    """What it is about."""
+    text: str
+    """All of it."""
 
 
 class PlaybookAnswer(Answer):
@@ -26,6 +51,8 @@ class PlaybookAnswer(Answer):
 
     techniques: list[Technique]
     """The cards, whole: by tier and name, or best match first."""
+    also: list[Found]
+    """Hardware notes, lessons of earlier runs and documents that match the words, best first."""
 
 
 def playbook(
@@ -43,32 +70,64 @@ def playbook(
         list[str] | None,
         typer.Option(help="Only cards against this, such as 'memory latency'; may be repeated, worst first."),
     ] = None,
+    knowledge: Annotated[
+        list[str] | None, typer.Option(help="Search this folder of documents too; may be repeated.")
+    ] = None,
     as_json: JsonFlag = False,
+    home: HomeOption = None,
 ) -> int:
     """List, search and show technique cards: what to do against a bottleneck, with examples."""
+    from kernelwright.store.knowledge import matching_cards
     from kernelwright.store.playbook import read_playbook
 
-    wanted = _wanted(tier, backend, op, arch, bottleneck or [])
+    wanted = checked(tier, backend, op, arch, bottleneck or [])
     cards = read_playbook()
     text = " ".join(words or ())
     named = [card for card in cards if card.name == text.lower().replace("-", "_").replace(" ", "_")]
     found = named or chosen(cards, wanted)
+    also: list[Found] = []
     if text and not named:
-        found = ranked(found, text)
+        found = matching_cards(found, text)
+        also = _beside(text, wanted, knowledge or [], home)
     if as_json:
-        print_json(PlaybookAnswer(techniques=found))
+        print_json(PlaybookAnswer(techniques=found, also=also))
     elif named:
         _show(named[0])
-    elif found:
+    elif found or also:
         _list(found, by_tier=not text and not bottleneck)
+        for one in also:
+            out().print(f"{one.source} {one.name}: {one.title}", markup=False)
     else:
         out().print(
             f"no card matches{f' {text!r}' if text else ''}; `kernelwright playbook` lists all", markup=False
         )
-    return ExitCode.OK if found else ExitCode.NEGATIVE
+    return ExitCode.OK if found or also else ExitCode.NEGATIVE
 
 
-def _wanted(
+def _beside(text: str, wanted: Wanted, folders: list[str], home: Path | None) -> list[Found]:
+    """Return what else answers: hardware notes, lessons of earlier runs, documents of the folders."""
+    from kernelwright.store import knowledge
+    from kernelwright.store.lessons import Shelf, shelf_file
+
+    kept = Shelf(shelf_file(kernelwright_home(home))).lessons()
+    files = [file for folder in folders for file in knowledge.read_folder(Path(folder))]
+    texts = [*knowledge.note_texts(), *knowledge.lesson_texts(one.lesson for one in kept)]
+    texts += knowledge.document_texts(files)
+    asked = knowledge.facets(text, texts)
+    question = knowledge.Question(
+        words=text,
+        op=wanted.op or asked.op,
+        backend=wanted.backend,
+        arch=wanted.arch or asked.arch,
+        bottlenecks=tuple(str(one) for one in wanted.bottlenecks),
+    )
+    return [
+        Found(source=one.source.value, name=one.name, title=one.title, text=one.text)
+        for one in knowledge.search(texts, question)[:ALSO]
+    ]
+
+
+def checked(
     tier: int | None, backend: str | None, op: str | None, arch: str | None, bottlenecks: list[str]
 ) -> Wanted:
     """Return what is asked for, every word checked against the names there are."""

@@ -1,8 +1,7 @@
-"""`Technique`: one card of the playbook, and how cards are chosen: by what a problem is, or by words."""
+"""`Technique`: one card of the playbook, and how cards are chosen by what a problem is."""
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 
 from pydantic import Field, model_validator
@@ -266,47 +265,3 @@ def chosen(cards: Iterable[Technique], wanted: Wanted) -> list[Technique]:
         return next(against, 0), card.tier, card.name
 
     return sorted((card for card in cards if wanted.admits(card)), key=place)
-
-
-TITLE_WEIGHT, TAG_WEIGHT = 5.0, 3.0
-"""What a word in the name or title, or among the tags, counts beside one in the body."""
-COMMON = frozenset(
-    ("a", "an", "and", "are", "for", "from", "how", "in", "is", "of", "on", "the", "to", "with")
-)
-
-
-def ranked(cards: Sequence[Technique], text: str) -> list[Technique]:
-    """Return the cards that hold at least one word of a text, best first.
-
-    A word counts by where it stands and by how few cards hold it; words match by their first five letters, so that
-    `coalescing` finds `coalesced`.
-    """
-    stems = {_stem(word) for word in _words(text) if word not in COMMON}
-    weights = [_weights(card) for card in cards]
-    rarity = {
-        stem: math.log((1 + len(cards)) / (1 + sum(stem in one for one in weights))) + 0.1 for stem in stems
-    }
-    scores = [sum(one.get(stem, 0.0) * rarity[stem] for stem in stems) for one in weights]
-    order = sorted(range(len(cards)), key=lambda i: (-scores[i], cards[i].tier, cards[i].name))
-    return [cards[i] for i in order if scores[i] > 0]
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9]+", text.lower().replace("uncoalesced", "uncoalesced coalesced"))
-
-
-def _stem(word: str) -> str:
-    return word[:5]
-
-
-def _weights(card: Technique) -> dict[str, float]:
-    """Return how much each stem counts on a card."""
-    tags = " ".join((*card.bottlenecks, *card.backends, *card.ops, *card.archs, card.move or ""))
-    found: dict[str, float] = {}
-    for word in _words(card.body):
-        found[_stem(word)] = 1.0
-    for word in _words(tags):
-        found[_stem(word)] = TAG_WEIGHT
-    for word in _words(f"{card.name} {card.title}"):
-        found[_stem(word)] = found.get(_stem(word), 0.0) + TITLE_WEIGHT
-    return found

@@ -2,12 +2,16 @@
 
 import errno
 import os
+import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelwright.core.errors import DiskFull, NotWritable
 
+READABLE = 0o644
+"""Mode of a new file: `mkstemp` alone would hide it from everybody else."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 """Disk full, file size limit, quota: all mended by making room."""
 NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
@@ -42,3 +46,26 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for path in reversed(missing):
         sync_folder(path.parent)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file in place in one step, durably: a reader finds the old one or the new one, never half of it.
+
+    A link is followed, and a file that is there keeps its permissions.
+    """
+    target = path.resolve()
+    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else READABLE
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        part.replace(target)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            part.unlink()
+        raise
+    sync_folder(target.parent)
