@@ -1,18 +1,19 @@
-"""The searches side by side on recorded landscapes: best kernel so far after so many decisions, over many seeds.
+"""The searches side by side on recorded landscapes: best kernel so far after so many verdicts, over many seeds.
 
-    python -m benchmarks.strategies --seeds 60                 # from the repository's root; no device is needed
+    python -m benchmarks.strategies --seeds 20                 # from the repository's root; no device is needed
 
-Every search starts from the same seed kernels and asks the same author, one that knows nothing: it takes one step of
-the landscape, drawn from its own seed. `random` lands anywhere, with no regard to what was found. A number is the speed
-of the best kernel accepted so far as a share of the landscape's best; median and the middle 90 % of the seeds.
+It is the engine's own loop with a recorded judge. Every search starts from the same seed kernels and asks the same
+author, one that knows nothing: it takes one step of the landscape, drawn from its own seed. `random` lands anywhere,
+with no regard to what was found (`yardstick/`). Nothing is escalated, so that a row is one strategy's from its first
+choice to its last; `x4` asks for four expansions at once. A number is the speed of the best kernel accepted so far as a
+share of the landscape's best; median and the middle 90 % of the seeds.
 `tuner` is another author under `greedy`: it looks at values before it has any proven, and gives every case its own, so
-it can pass the best single point. Its row counts proofs, and the seconds of every row are those the landscape recorded,
-looks included.
+it can pass the best single point; it ends when it has nothing to propose. Its row counts proofs, and the seconds of
+every row are those the landscape recorded, looks included.
 """
 
 import argparse
 import json
-import random
 import sys
 import time
 from collections.abc import Sequence
@@ -22,39 +23,23 @@ from statistics import fmean, median
 
 from kernelwright.agents.tuner import Tuner
 from kernelwright.core import plugins
-from kernelwright.core.expansion import Allowance, Expansion, Memory
 from kernelwright.core.landscape import Landscape
-from kernelwright.core.ports import Strategy
-from kernelwright.core.search import prospects
 from kernelwright.core.stats import quantile
-from kernelwright.core.tree import Tree
-from kernelwright.testing.simulation import Simulation, Wanderer
+from kernelwright.testing.recorded_run import RecordedRun, Wanderer, settings
 
 FOLDER = Path(__file__).parent / "landscapes"
+YARDSTICK = Path(__file__).parent / "yardstick"
 RESULTS = Path(__file__).parent / "results" / "strategies.json"
 BUDGETS = (2, 4, 8, 12, 16, 24)
-"""Decisions after the baseline and the seeds."""
+"""Verdicts after the baseline and the seeds."""
+MOST_ASKED = 4 * max(BUDGETS)
+"""Expansions after which a search ends that finds nothing new any more."""
+TUNED = 6
+"""Verdicts after which the tuner's search ends."""
 NEARLY = 0.98
 """Share of the best speed that counts as found."""
-
-
-class RandomSearch:
-    """The yardstick: a fresh start anywhere, every time."""
-
-    SUMMARY = "anywhere, every time"
-
-    def choose(self, tree: Tree, budget: Allowance, rng: random.Random) -> list[Expansion]:
-        """Return clean starts from a kernel drawn at random."""
-        parents = list(prospects(tree, budget))
-        return [
-            Expansion(problem_hash=budget.problem_hash, parents=(rng.choice(parents),), memory=Memory.CLEAN)
-            for _ in range(budget.expansions)
-        ]
-
-
-def strategy_of(name: str) -> Strategy:
-    """Return a search by name."""
-    return RandomSearch() if name == "random" else plugins.load("strategies", name)
+BEHIND = {"random": "anywhere", "tuner": "greedy"}
+"""The strategy of a row that is called otherwise."""
 
 
 def spread(values: Sequence[float]) -> list[float]:
@@ -63,13 +48,16 @@ def spread(values: Sequence[float]) -> list[float]:
     return [round(quantile(ordered, 0.05), 4), round(median(ordered), 4), round(quantile(ordered, 0.95), 4)]
 
 
-def searched(landscape: Landscape, name: str, seed: int, workers: int) -> Simulation:
+def searched(landscape: Landscape, name: str, seed: int, workers: int) -> RecordedRun:
     """Return one search of a landscape up to the largest budget."""
-    author, strategy = Wanderer(landscape, seed), strategy_of("greedy" if name == "tuner" else name)
-    start = 1 + len(landscape.roots)
+    start, common = 1 + len(landscape.roots), {"strategy": BEHIND.get(name, name), "seed": seed}
     if name == "tuner":
-        return Simulation(landscape, strategy, Tuner(), seed, workers).run(start + 6, patience=2)
-    return Simulation(landscape, strategy, author, seed, workers).run(start + max(BUDGETS))
+        config = settings(**common, max_evaluations=start + TUNED, patience=5, escalations=0)
+        return RecordedRun(landscape, Tuner(), config).search()
+    limits = {"max_evaluations": start + max(BUDGETS), "max_expansions": MOST_ASKED}
+    return RecordedRun(
+        landscape, Wanderer(landscape, seed), settings(**common, **limits, workers=workers)
+    ).search()
 
 
 def row(landscape: Landscape, name: str, seeds: int, workers: int) -> dict[str, object]:
@@ -84,7 +72,7 @@ def row(landscape: Landscape, name: str, seeds: int, workers: int) -> dict[str, 
         for one in found
     ]
     seconds = [step.seconds for step in reached if step]
-    decisions = [step.decisions - start for step in reached if step]
+    verdicts = [step.verdicts - start for step in reached if step]
     return {
         "landscape": f"{landscape.problem.device.kind.value}/{landscape.problem.op}",
         "strategy": name,
@@ -92,9 +80,9 @@ def row(landscape: Landscape, name: str, seeds: int, workers: int) -> dict[str, 
         "seeds": seeds,
         "share_of_best": {str(budget): spread(values) for budget, values in shares.items()},
         "found": round(len(seconds) / seeds, 3),
-        "decisions_to_find": spread(decisions) if decisions else None,
+        "verdicts_to_find": spread(verdicts) if verdicts else None,
         "seconds_to_find": spread(seconds) if seconds else None,
-        "decisions": round(fmean(len(one.steps) - start for one in found), 2),
+        "verdicts": round(fmean(len(one.steps) - start for one in found), 2),
         "took_s": round(time.perf_counter() - started, 2),
     }
 
@@ -128,8 +116,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=int, default=60)
-    parser.add_argument("--tuner-seeds", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--tuner-seeds", type=int, default=6)
     parser.add_argument("--workers", type=int, action="append", default=[])
     parser.add_argument("--landscape", type=Path, action="append", default=[])
     parser.add_argument("--strategy", action="append", default=[])
@@ -137,6 +125,7 @@ def main() -> None:
     options = parser.parse_args()
     paths = options.landscape or sorted(path for path in FOLDER.glob("*/*.json") if "." not in path.stem)
     names = options.strategy or ["random", *plugins.names("strategies"), "tuner"]
+    plugins.use([str(YARDSTICK)])
     rows, about = [], {}
     for path in paths:
         landscape = Landscape.model_validate_json(path.read_text())

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,13 +94,19 @@ def make_stages(profile: Profile = Profile.KEEP, failed: Stage | None = None) ->
     return tuple(results)
 
 
-def make_timing(problem: Problem, median_us: float = 10.0) -> Timing:
-    """Return the same certified time for every case of a problem."""
+def make_timing(problem: Problem, median_us: Any = 10.0, floor_us: Any = None, warm_us: Any = None) -> Timing:
+    """Return certified times of a problem's cases: a number stands for every case, a sequence has one for each."""
+    given = {"median_us": median_us, "floor_us": floor_us, "warm_us": warm_us}
+    rows = {
+        name: value if isinstance(value, Sequence) else [value] * len(problem.cases)
+        for name, value in given.items()
+    }
+    columns = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     return Timing(
         clock="judge-slope",
         cases=tuple(
-            CaseTiming(case_hash=case.hash, label=case.label, median_us=median_us, mad_us=0.1, rounds=20)
-            for case in problem.cases
+            CaseTiming(case_hash=case.hash, label=case.label, mad_us=0.1, rounds=20, **times)
+            for case, times in zip(problem.cases, columns, strict=True)
         ),
     )
 

@@ -18,7 +18,7 @@ from kernelwright.core.events import (
     RunStarted,
     WinnerTried,
 )
-from kernelwright.core.verdict import CaseRatio, CaseTiming, Decision, Outcome, Timing
+from kernelwright.core.verdict import CaseRatio, Decision, Outcome
 from kernelwright.engine import gate
 from kernelwright.report.chronicle import chronicle
 from kernelwright.report.facts import Around, facts
@@ -73,26 +73,10 @@ class Telling:
         known = {one.body.candidate.hash for one in self.events if isinstance(one.body, CandidateProposed)}
         if candidate.hash not in known:
             self.tell(CandidateProposed(problem_hash=self.problem.hash, candidate=candidate), seconds=0)
-        timing = None if time_us is None else self.timing(time_us, floor_us)
+        timing = None if time_us is None else self.make.timing(self.problem, time_us, floor_us)
         verdict = self.make.evaluation(candidate, self.problem, failed=failed, timing=timing, **changes)
         self.tell(Evaluated(evaluation=verdict), seconds=seconds)
         return verdict
-
-    def timing(self, time_us, floor_us=None):
-        return Timing(
-            clock="judge-slope",
-            cases=tuple(
-                CaseTiming(
-                    case_hash=case.hash,
-                    label=case.label,
-                    median_us=time_us,
-                    mad_us=0.1,
-                    rounds=9,
-                    floor_us=floor_us,
-                )
-                for case in self.problem.cases
-            ),
-        )
 
     def compared(self, verdict, incumbent, candidate, times_us, *, kept=True, seconds=1.0):
         """Tell of a comparison and the decision on it."""

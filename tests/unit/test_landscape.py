@@ -9,14 +9,14 @@ import pytest
 from benchmarks.landscape_points import CASES, sampled, sources_of, wanted
 from pydantic import ValidationError
 
-from kernelwright.core import plugins
 from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import ParamChoice
-from kernelwright.core.events import Decided, Screened
+from kernelwright.core.events import CandidateProposed, Decided, ProblemFound, Screened, SearchEscalated
 from kernelwright.core.landscape import Landscape, Look, Spot, grid_edges
+from kernelwright.core.tree import Node, fold
 from kernelwright.core.verdict import Outcome, Profile, Stage, Status
 from kernelwright.testing.recorded_judge import RecordedJudge
-from kernelwright.testing.simulation import Simulation, Wanderer
+from kernelwright.testing.recorded_run import RecordedRun, Wanderer, settings
 from tests.unit.landscapes import SOURCE, valley, valley_us
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "landscapes"
@@ -158,59 +158,58 @@ def test_gain_that_costs_one_case_more_than_the_margin_is_none(make):
 
 
 def test_looks_give_the_recorded_heats_one_after_the_other(landscape):
-    found = Simulation(landscape, plugins.load("strategies", "greedy"), Wanderer(landscape, 0), 0)
-    root = landscape.candidate(1)
-    trial = Trial(
-        candidate_hash=root.hash, values=root.choices[0].values, case_hash=landscape.problem.cases[0].hash
-    )
+    judge, root, problem = RecordedJudge(landscape), landscape.candidate(1), landscape.problem
+    tree = fold([ProblemFound(problem=problem), CandidateProposed(problem_hash=problem.hash, candidate=root)])
+    trial = Trial(candidate_hash=root.hash, values=root.choices[0].values, case_hash=problem.cases[0].hash)
     latencies, spent = [], []
     for _ in range(4):
-        node, before = found.tree.nodes[landscape.problem.hash, root.hash], found.seconds
-        look = found.judge.screen(landscape.problem, node, trial)
-        found.record(Screened(screening=look))
+        node = tree.nodes[problem.hash, root.hash]
+        look = judge.screen(problem, node, trial)
         latencies.append(look.latency_us / valley_us(root.choices[0].values))
-        spent.append(found.seconds - before)
+        spent.append(judge.look_seconds(node, look))
+        tree.apply(Screened(screening=look))
     assert latencies == pytest.approx([1.0, 1.02, 0.98, 1.0])
     assert spent == pytest.approx([1.1, 0.1, 0.1, 0.1])
 
 
 def test_look_at_values_nobody_recorded_is_refused(landscape):
-    found = Simulation(landscape, plugins.load("strategies", "greedy"), Wanderer(landscape, 0), 0)
     root = landscape.candidate(1)
-    node = found.tree.nodes[landscape.problem.hash, root.hash]
     trial = Trial(candidate_hash=root.hash, values={"UNROLL": 3}, case_hash=landscape.problem.cases[0].hash)
-    look = found.judge.screen(landscape.problem, node, trial)
+    node = Node(root, landscape.problem.hash, seq=0)
+    look = RecordedJudge(landscape).screen(landscape.problem, node, trial)
     assert (look.status, look.latency_us) == (Status.REFUSED, None)
 
 
-def test_simulation_counts_every_decision_and_never_gets_slower(landscape):
-    found = Simulation(landscape, plugins.load("strategies", "mcts"), Wanderer(landscape, 4), 4).run(20)
-    decided = [body for body in found.bodies if isinstance(body, Decided)]
-    assert [step.decisions for step in found.steps] == list(range(1, 21))
-    assert len(decided) == 20
-    speeds = [step.speed for step in found.steps]
+def searched(landscape, strategy, seed, **limits):
+    config = settings(strategy=strategy, seed=seed, **limits)
+    return RecordedRun(landscape, Wanderer(landscape, seed), config).search()
+
+
+def test_recorded_run_has_one_step_for_every_verdict_and_never_gets_slower(landscape):
+    found = searched(landscape, "mcts", 4, max_evaluations=20)
+    assert [step.verdicts for step in found.steps] == list(range(1, 21))
+    speeds = [step.kernel_speed for step in found.steps]
     assert speeds == sorted(speeds)
-    assert speeds[0] == pytest.approx(1.0)
+    assert speeds[:2] == pytest.approx([0.0, landscape.speed(1)])
     seconds = [step.seconds for step in found.steps]
     assert seconds == sorted(seconds)
-    assert found.seconds == pytest.approx(
-        sum(node.evaluations[0].seconds for node in found.tree.nodes.values())
+    assert seconds[-1] == pytest.approx(
+        sum(node.evaluations[0].seconds for node in found.tree.nodes.values() if node.evaluations)
     )
 
 
-def test_simulation_is_the_same_for_the_same_seed_and_differs_for_another(landscape):
-    def bodies(seed):
-        strategy = plugins.load("strategies", "evolve")
-        return Simulation(landscape, strategy, Wanderer(landscape, seed), seed).run(12).bodies
-
-    assert bodies(1) == bodies(1)
-    assert bodies(1) != bodies(2)
+def test_recorded_run_is_the_same_for_the_same_seed_and_differs_for_another(landscape):
+    bodies = [searched(landscape, "evolve", seed, max_evaluations=12).bodies for seed in (1, 1, 2)]
+    assert bodies[0] == bodies[1]
+    assert bodies[0] != bodies[2]
 
 
-def test_simulation_of_an_exhausted_landscape_ends(landscape):
-    found = Simulation(landscape, plugins.load("strategies", "greedy"), Wanderer(landscape, 0), 0).run(500)
-    assert len(found.steps) < len(landscape.spots) + 1
-    assert found.barren
+def test_recorded_run_that_finds_nothing_new_is_escalated_and_given_up_by_the_engine(landscape):
+    found = searched(landscape, "greedy", 0, patience=6)
+    assert len(found.steps) < len(landscape.spots)
+    assert [one.level for one in found.bodies if isinstance(one, SearchEscalated)] == [1, 2]
+    assert found.tree.quests[landscape.problem.hash].ended.rule == "stuck"
+    assert sum(isinstance(one, Decided) for one in found.bodies) >= len(found.steps)
 
 
 def test_table_per_case_is_judged_case_by_case(make):

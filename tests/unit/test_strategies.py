@@ -1,24 +1,23 @@
 """Searches are pure: what they ask for follows from the tree, the allowance and the seed, and from nothing else."""
 
+import json
 from collections import Counter
 
 import pytest
+from benchmarks.strategies import BEHIND, FOLDER, RESULTS, YARDSTICK
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import ParamChoice
-from kernelwright.core.events import (
-    BODY,
-    Decided,
-)
+from kernelwright.core.events import BODY, ExpansionAsked
 from kernelwright.core.expansion import Allowance, Expansion, Memory
 from kernelwright.core.search import prospects, rng_at
 from kernelwright.core.tree import fold
 from kernelwright.core.verdict import Stage, Status
 from kernelwright.strategies import beam, evolve, greedy, mcts
 from kernelwright.strategies._behaviour import cell
-from kernelwright.testing.simulation import Simulation, Wanderer
+from kernelwright.testing.recorded_run import RecordedRun, Wanderer, settings
 from tests.unit.growing import Grower
 from tests.unit.landscapes import valley
 
@@ -35,10 +34,11 @@ def landscape(make):
     return valley(make.problem())
 
 
-def simulated(landscape, name, seed, decisions, *, workers=1, bodies=()):
-    strategy = plugins.load("strategies", name)
-    found = Simulation(landscape, strategy, Wanderer(landscape, seed), seed, workers, bodies=list(bodies))
-    return found.run(decisions)
+def searched(landscape, name, seed, verdicts, *, workers=1, bodies=()):
+    config = settings(
+        strategy=name, seed=seed, workers=workers, max_evaluations=verdicts, max_expansions=4 * verdicts
+    )
+    return RecordedRun(landscape, Wanderer(landscape, seed), config, bodies=list(bodies)).search()
 
 
 def test_drawer_holds_the_four_searches():
@@ -47,8 +47,8 @@ def test_drawer_holds_the_four_searches():
 
 
 @given(st.sampled_from(NAMES), st.integers(0, 999), st.integers(3, 16), st.integers(0, 6))
-def test_same_tree_allowance_and_seed_give_the_same_expansions(landscape, name, seed, decisions, room):
-    tree = simulated(landscape, name, seed, decisions).tree
+def test_same_tree_allowance_and_seed_give_the_same_expansions(landscape, name, seed, verdicts, room):
+    tree = searched(landscape, name, seed, verdicts).tree
     allowance = Allowance(problem_hash=landscape.problem.hash, expansions=room)
     strategy = plugins.load("strategies", name)
     first, second = (strategy.choose(tree, allowance, rng_at(tree, allowance, seed)) for _ in range(2))
@@ -61,13 +61,12 @@ def test_same_tree_allowance_and_seed_give_the_same_expansions(landscape, name, 
     assert len(set(wishes)) == len(wishes)
 
 
-@given(st.sampled_from(NAMES), st.integers(0, 99), st.integers(3, 40))
+@given(st.sampled_from(NAMES), st.integers(0, 99), st.integers(3, 60))
 def test_run_resumed_from_stored_events_continues_identically(landscape, name, seed, cut):
-    whole = simulated(landscape, name, seed, 12)
-    ends = [place + 1 for place, body in enumerate(whole.bodies) if isinstance(body, Decided)]
-    place = next((end for end in ends[1:] if end >= cut), ends[-1])
+    whole = searched(landscape, name, seed, 12)
+    place = next((end for end in whole.ends if end >= cut), whole.ends[-2])
     stored = [BODY.validate_json(BODY.dump_json(body)) for body in whole.bodies[:place]]
-    resumed = simulated(landscape, name, seed, 12, bodies=stored)
+    resumed = searched(landscape, name, seed, 12, bodies=stored)
     assert resumed.bodies == whole.bodies
     assert resumed.steps == whole.steps
     assert resumed.tree == fold(whole.bodies)
@@ -88,7 +87,7 @@ for name, bodies in given["runs"].items():
     chosen = plugins.load("strategies", name).choose(tree, room, rng_at(tree, room, 3))
     answer[name] = [one.model_dump(mode="json") for one in chosen]
 """
-    runs = {name: simulated(landscape, name, 3, 14) for name in NAMES}
+    runs = {name: searched(landscape, name, 3, 14) for name in NAMES}
     stored = {
         name: [BODY.dump_python(body, mode="json") for body in run.bodies] for name, run in runs.items()
     }
@@ -102,15 +101,32 @@ for name, bodies in given["runs"].items():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_search_finds_the_lowest_point_of_a_valley(landscape, name):
-    found = [simulated(landscape, name, seed, 45).best_at(45) for seed in range(3)]
+    found = [searched(landscape, name, seed, 45).best_at(45) for seed in range(3)]
     assert sorted(found)[1] == pytest.approx(landscape.best_speed, rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_two_nodes_of_a_search_are_the_same_kernel(landscape, name):
-    tree = simulated(landscape, name, 1, 30, workers=4).tree
+    tree = searched(landscape, name, 1, 30, workers=4).tree
     spots = [landscape.find(node.candidate, "") for node in tree.nodes.values()]
     assert len(set(spots)) == len(spots)
+
+
+def test_yardstick_of_the_benchmark_is_a_strategy_of_a_folder_and_starts_anywhere(landscape):
+    with plugins.using([str(YARDSTICK)]):
+        found = searched(landscape, BEHIND["random"], 5, 20)
+    asked = [body.expansion for body in found.bodies if isinstance(body, ExpansionAsked)]
+    assert {one.memory for one in asked} == {Memory.CLEAN}
+    assert len(found.steps) == 20
+    assert plugins.names("strategies") == list(NAMES)
+
+
+def test_committed_comparison_has_every_search_on_every_recorded_landscape():
+    told = json.loads(RESULTS.read_text())
+    recorded = {f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.json") if "." not in path.stem}
+    assert set(told["landscapes"]) == recorded
+    found = {(row["landscape"], row["strategy"]) for row in told["rows"]}
+    assert found == {(place, name) for place in recorded for name in (*NAMES, "random", "tuner")}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -307,8 +323,8 @@ def test_evolve_keeps_the_elite_of_every_cell(grower):
 
 
 def test_evolve_fills_its_islands_evenly_and_crosses_kernels(landscape):
-    found = simulated(landscape, "evolve", 3, 40)
-    room = found.allowance()
+    found = searched(landscape, "evolve", 3, 40)
+    room = found.room()
     islands = evolve._islands(prospects(found.tree, room), room)
     births = [island.births for island in islands]
     assert len(births) == evolve.ISLANDS

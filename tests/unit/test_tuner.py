@@ -6,15 +6,14 @@ import pytest
 
 from kernelwright.agents import tuner
 from kernelwright.agents._sampler import Space, _study, ask, key
-from kernelwright.core import plugins
 from kernelwright.core.brief import Brief, Trial
 from kernelwright.core.candidate import ParamChoice
-from kernelwright.core.events import BODY, Decided, Screened
+from kernelwright.core.events import BODY, Screened
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.normal import key_of
 from kernelwright.core.recall import brief_of
 from kernelwright.core.verdict import Screening, Status
-from kernelwright.testing.simulation import Simulation
+from kernelwright.testing.recorded_run import RecordedRun, settings
 from tests.unit.landscapes import GRID, SOURCE, is_wrong, valley, valley_us
 
 BEST = {"UNROLL": 8, "BLOCK": 128, "two_pass": True}
@@ -261,8 +260,14 @@ def landscape(make):
     return valley(make.problem(cases=cases), (valley_us, lambda values: valley_us(values, 5)))
 
 
+def searched(landscape, seed, verdicts, bodies=()):
+    """Return a search in which the tuner alone proposes."""
+    config = settings(strategy="greedy", seed=seed, max_evaluations=verdicts, patience=3, escalations=0)
+    return RecordedRun(landscape, tuner.author(), config, bodies=list(bodies)).search()
+
+
 def test_tuner_finds_the_best_table_of_a_landscape_with_few_proofs(landscape):
-    found = Simulation(landscape, plugins.load("strategies", "greedy"), tuner.author(), 1).run(8, patience=3)
+    found = searched(landscape, 1, 8)
     best = found.tree.best[landscape.problem.hash]
     times = found.tree.nodes[landscape.problem.hash, best].evaluations[-1].timing.cases
     assert [one.median_us for one in times] == pytest.approx([30.0, 30.0])
@@ -270,17 +275,16 @@ def test_tuner_finds_the_best_table_of_a_landscape_with_few_proofs(landscape):
 
 
 def test_tuning_resumed_from_any_look_continues_identically(landscape):
-    whole = Simulation(landscape, plugins.load("strategies", "greedy"), tuner.author(), 2).run(4)
-    ends = [place + 1 for place, body in enumerate(whole.bodies) if isinstance(body, Decided)]
-    stored = [BODY.validate_json(BODY.dump_json(body)) for body in whole.bodies[: ends[2]]]
-    again = Simulation(landscape, plugins.load("strategies", "greedy"), tuner.author(), 2, bodies=stored).run(
-        4
-    )
-    assert again.bodies == whole.bodies
+    whole = searched(landscape, 2, 4)
+    looked = [end for end in whole.ends if isinstance(whole.bodies[end - 1], Screened)]
+    assert len(looked) > 8
+    for end in (looked[0], looked[len(looked) // 2], looked[-1]):
+        stored = [BODY.validate_json(BODY.dump_json(body)) for body in whole.bodies[:end]]
+        assert searched(landscape, 2, 4, stored).bodies == whole.bodies
 
 
 def test_brief_carries_looks_at_the_parents_source_from_every_problem(landscape):
-    found = Simulation(landscape, plugins.load("strategies", "greedy"), tuner.author(), 3).run(3)
+    found = searched(landscape, 3, 3)
     best = found.tree.best[landscape.problem.hash]
     wish = Expansion(problem_hash=landscape.problem.hash, parents=(best,))
     told = brief_of(found.tree, wish, 0)

@@ -4,13 +4,17 @@
 2. Baselines and winners are judged as in any run: the keep, the full profile, both baselines, a confirmation in
    separate starts. Nothing that was measured before counts.
 3. The whole model is verified if it loads here; if not, the journal says why.
+
+The winners are proposed with the first append and the package's own seeds are left out by the settings, so that a run
+that was killed is taken up by `resume` like any other.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device, DeviceKind
@@ -22,7 +26,7 @@ from kernelwright.core.errors import (
     OutOfMemory,
     PackageMissing,
 )
-from kernelwright.core.events import Body, ModelVerified, Noted, ProblemFound
+from kernelwright.core.events import Body, CandidateProposed, ModelVerified, Noted, ProblemFound
 from kernelwright.core.manifest import Certificate
 from kernelwright.core.messages.model import ExtractModel
 from kernelwright.core.model_spec import refuse_foreign
@@ -40,18 +44,6 @@ from kernelwright.store.locate import runs_folder
 
 ELSEWHERE = (DeviceMissing, InputsDoNotFit, ModelNotLoadable, OutOfMemory, PackageMissing)
 """Why a model may not load on another machine."""
-
-
-@dataclass(frozen=True)
-class WinnerSeeds(Seeds):
-    """The winners of another run in place of the package's own seeds."""
-
-    winners: Mapping[str, Candidate] = field(default_factory=dict)
-    """By the hash of the problem here."""
-
-    def first(self, problem: Problem) -> list[Candidate]:
-        """Return the winner."""
-        return [self.winners[problem.hash]] if problem.hash in self.winners else []
 
 
 @dataclass(frozen=True)
@@ -98,26 +90,56 @@ def rejudge(
     run_id: str, before: Tree, home: Path, show: Show, watch: Watch = unwatched, threads: int | None = None
 ) -> Rejudged:
     """Certify the winners of a run again in a new one, and return both findings."""
+    question = asked_again(run_id, before, home, show, threads)
+    with disk_errors(runs_folder(home)):
+        make_folder(runs_folder(home))
+    folder = begin(question.config, home, question.beginning(), show, watch)
+    after = Journal.open(folder).tree()
+    proofs = certificates(before)
+    found = tuple(
+        _again(after, problem, question.winners[key], proofs[key]) for key, problem in question.here.items()
+    )
+    return Rejudged(folder, found, before.verified, after.verified, question.notes)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is judged again."""
+
+    at: datetime
+    """When it was asked."""
+    config: RunConfig
+    device: Device
+    here: Mapping[str, Problem]
+    """The problems as they are here, by their hash in the other run."""
+    winners: Mapping[str, Candidate]
+    """By the same hash."""
+    notes: tuple[str, ...]
+
+    def beginning(self) -> Beginning:
+        """Return what the new run begins with: its problems, and the winners as its only candidates."""
+        seeds = Seeds(languages(self.config, self.device), self.config.threads or usable_cores())
+        events: list[Body] = [Noted(text=note) for note in self.notes]
+        for key, problem in self.here.items():
+            proposed = CandidateProposed(problem_hash=problem.hash, candidate=self.winners[key])
+            events += [ProblemFound(problem=problem), proposed]
+        return Beginning(self.at, self.device, seeds, tuple(events))
+
+
+def asked_again(run_id: str, before: Tree, home: Path, show: Show, threads: int | None = None) -> Question:
+    """Return what judging the winners of a run again means on this machine."""
     begun = datetime.now(UTC)
     chosen = winners_of(before)
     if before.started is None or not chosen:
         raise BadInput(run_id, "this run has no winner", "`kernelwright show` says what it found.")
     config = _settings(before.started.config, threads)
+    plugins.use(config.plugins)
     device = device_like(before.started.device)
     config, notes = _with_model(config, run_id, home, show)
     here = {key: before.problems[key].model_copy(update={"device": device}) for key in chosen}
     # Parents are of the other run's tree.
-    own = {here[key].hash: one.model_copy(update={"parents": ()}) for key, one in chosen.items()}
-    seeds = WinnerSeeds(languages(config, device), config.threads or usable_cores(), own)
-    events: list[Body] = [Noted(text=note) for note in notes]
-    events += [ProblemFound(problem=problem) for problem in here.values()]
-    with disk_errors(runs_folder(home)):
-        make_folder(runs_folder(home))
-    folder = begin(config, home, Beginning(begun, device, seeds, tuple(events)), show, watch)
-    after = Journal.open(folder).tree()
-    proofs = certificates(before)
-    found = tuple(_again(after, here[key], own[here[key].hash], proofs[key]) for key in chosen)
-    return Rejudged(folder, found, before.verified, after.verified, tuple(notes))
+    own = {key: one.model_copy(update={"parents": ()}) for key, one in chosen.items()}
+    return Question(begun, config, device, here, own, tuple(notes))
 
 
 def winners_of(tree: Tree) -> dict[str, Candidate]:
@@ -141,6 +163,11 @@ def _settings(given: Mapping[str, object], threads: int | None) -> RunConfig:
     """Return a run's settings without its search, and with the journal in the run's own folder."""
     config = RunConfig.model_validate(given)
     changes: dict[str, object] = {"author": "none", "max_expansions": 0, "target_speedup": None}
+    changes |= {
+        "lessons": False,
+        "seeds": False,
+        "beside": (),
+    }  # certificates are asked for, nothing is searched
     changes |= {"journal_url": None, "threads": config.threads if threads is None else threads}
     return config.model_copy(update=changes)
 

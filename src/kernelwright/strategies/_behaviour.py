@@ -7,6 +7,7 @@ it says something, and by its size where it does not. Steps are powers of two: a
 import ast
 import math
 import re
+from functools import lru_cache
 
 from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.plan_language import PlanFault, python_part
@@ -32,8 +33,14 @@ def cell(candidate: Candidate) -> Cell:
             depth += math.log2(value)
         else:
             tile += math.log2(value)
-    accesses = len(ACCESS.findall(candidate.source)) + _shared_buffers(candidate.source)
-    return candidate.backend, round(tile), round(depth), accesses.bit_length(), _switches(values)
+    bits = _accesses(candidate.source).bit_length()
+    return candidate.backend, round(tile), round(depth), bits, _switches(values)
+
+
+@lru_cache(maxsize=1024)
+def _accesses(source: str) -> int:
+    """Return how often a source touches memory; asked anew of every member of an island, at every choice."""
+    return len(ACCESS.findall(source)) + _shared_buffers(source)
 
 
 def _switches(values: dict[str, ParamValue]) -> tuple[tuple[str, str], ...]:

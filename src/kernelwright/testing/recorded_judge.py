@@ -29,6 +29,7 @@ from kernelwright.core.verdict import (
     Timing,
 )
 from kernelwright.engine.seeds import Seeds
+from kernelwright.engine.service import JudgeClient
 
 CLOCK = "recorded"
 FAILING_STAGE = {
@@ -180,7 +181,7 @@ class RecordedJudge:
 
 
 @dataclass
-class RecordedClient:
+class RecordedClient(JudgeClient):
     """The recorded judge behind the engine's own interface: a whole run without a device."""
 
     judge: RecordedJudge
@@ -190,18 +191,6 @@ class RecordedClient:
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the recorded verdict."""
         return self.judge.evaluate(problem, candidate, profile)
-
-    def compare(
-        self,
-        problem: Problem,
-        incumbent: Candidate,
-        challenger: Candidate,
-        earlier: Comparison | None = None,
-        *,
-        confirm: bool = False,
-    ) -> Comparison:
-        """Return the comparison by recorded medians."""
-        return self.judge.compare(problem, incumbent, challenger, earlier, confirm=confirm)
 
     def race(
         self,
