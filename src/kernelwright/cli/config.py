@@ -6,11 +6,11 @@ from pathlib import Path
 from kernelwright.core.config import RunConfig, parse_toml, resolve
 
 
-def load_config(flags: Mapping[str, object]) -> RunConfig:
-    """Return the resolved settings."""
+def load_config(flags: Mapping[str, object], folder: Path | None = None) -> RunConfig:
+    """Return the resolved settings; the file is that of a folder, by default of the working one."""
     from kernelwright.store.locate import config_file
 
-    path = config_file(Path.cwd())
+    path = config_file(folder or Path.cwd())
     where = str(path) if path else "defaults"
     values = parse_toml(_text(path), where) if path else {}
     return resolve(flags, values, where)

@@ -99,12 +99,13 @@ def judge(
     config = load_config({"threads": threads})
     with telling("starting") as tell:
         finding = judge_file(wish, config, kernelwright_home(home), tell)
-    answer = _answer(wish, finding)
+    answer = answer_of(wish, finding)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK if answer.passed else ExitCode.NEGATIVE
 
 
-def _answer(wish: Wish, finding: Finding) -> JudgeAnswer:
+def answer_of(wish: Wish, finding: Finding) -> JudgeAnswer:
+    """Return what the judge said of a file."""
     from kernelwright.engine.judging import reproducing
 
     found, compared = finding.evaluation, finding.comparison

@@ -127,7 +127,7 @@ def profile(
         order = ranked(found, kernelwright_home(home), against, tell)
     if target_speedup is not None:
         refuse_out_of_reach(spec, target_speedup, order)
-    answer = _answer(spec, found, order)
+    answer = answer_of(spec, found, order)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
 
@@ -143,7 +143,8 @@ def _file(option: str, path: Path | None) -> str | None:
     return str(path.absolute())
 
 
-def _answer(model: str, found: "ModelProfiled", order: "Ranking") -> ProfileAnswer:
+def answer_of(model: str, found: "ModelProfiled", order: "Ranking") -> ProfileAnswer:
+    """Return where a model's time goes."""
     return ProfileAnswer(
         model=model,
         device=found.device,

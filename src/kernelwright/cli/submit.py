@@ -1,5 +1,6 @@
 """`kernelwright submit`: a person or a program proposes a candidate to a run."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,14 +67,18 @@ class SubmitAnswer(Answer):
 
 @dataclass(frozen=True)
 class Handed:
-    """What was handed in."""
+    """What was handed in, and the run it was handed to."""
 
+    journal: "Journal"
+    tree: "Tree"
     folder: Path
     """Of the run."""
     problem: "Problem"
     proposals: "Sequence[Proposal]"
     dropped: dict[int, Path]
     """Files of the inbox, by place among the proposals; none for what the run holds already."""
+    hint: str
+    """What it waits for."""
 
 
 def submit(
@@ -98,19 +103,28 @@ def submit(
     home: HomeOption = None,
 ) -> int:
     """Propose a candidate to a run; it is judged like any other, with the run's next step."""
-    from kernelwright.engine.inbox import drop
-    from kernelwright.engine.taking_part import (
-        Wording,
-        onlooking,
-        problem_named,
-        proposals_in,
-        refuse_useless,
-        twins,
-    )
+    from kernelwright.engine.taking_part import Wording, proposals_in
 
-    journal, folder = opened(place := kernelwright_home(home), run)
-    tree, name = journal.tree(), name_of(folder, place)
-    proposals = proposals_in(file, Wording(author or _user(), note))
+    proposals = proposals_in(file, Wording(author or user_name(), note))
+    handed = hand_in(kernelwright_home(home), run, problem, proposals, parent)
+    if wait and handed.dropped:
+        err().print(f"waiting: {handed.hint}", markup=False)
+    if wait:
+        wait_for(handed)
+    answer = answer_of(handed)
+    print_json(answer) if as_json else _print(answer)
+    return ExitCode.NEGATIVE if any(row.kept is False for row in answer.submitted) else ExitCode.OK
+
+
+def hand_in(
+    home: Path, run: str, problem: str | None, proposals: "Sequence[Proposal]", parent: str = ""
+) -> Handed:
+    """Put proposals into the inbox of a run; what the run would refuse or holds already is not put there."""
+    from kernelwright.engine.inbox import drop
+    from kernelwright.engine.taking_part import onlooking, problem_named, refuse_useless, twins
+
+    journal, folder = opened(home, run)
+    tree, name = journal.tree(), name_of(folder, home)
     chosen = problem_named(tree, problem)
     refuse_useless(onlooking(folder, tree), chosen, proposals)
     dropped = {
@@ -121,15 +135,22 @@ def submit(
     hint = f"judged with the run's next step; if it is not running, `kernelwright resume {name}` goes on"
     if tree.ended is not None and dropped:
         hint = f"the run has ended: `kernelwright resume {name}` judges it"
-    handed = Handed(folder, chosen, proposals, dropped)
-    if wait and dropped:
-        err().print(f"waiting: {hint}", markup=False)
-    if wait:
-        _await(journal, tree, handed)
-    rows = _rows(tree, handed, hint)
-    answer = SubmitAnswer(run_id=journal.run_id, problem=chosen.cases[0].label, submitted=rows)
-    print_json(answer) if as_json else _print(answer)
-    return ExitCode.NEGATIVE if any(row.kept is False for row in rows) else ExitCode.OK
+    return Handed(journal, tree, folder, chosen, proposals, dropped, hint)
+
+
+def answer_of(handed: Handed) -> SubmitAnswer:
+    """Return what is known by now of what was handed in."""
+    label = handed.problem.cases[0].label
+    return SubmitAnswer(run_id=handed.journal.run_id, problem=label, submitted=_rows(handed))
+
+
+def wait_for(handed: Handed, most_s: float = math.inf) -> None:
+    """Read on in the journal until all are decided on or refused, so many seconds at most."""
+    until = time.monotonic() + most_s
+    while any(row.kept is None for row in _rows(handed)) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+        for body in handed.journal.bodies(handed.tree.events):
+            handed.tree.apply(body)
 
 
 def opened(home: Path, run: str) -> "tuple[Journal, Path]":
@@ -150,7 +171,8 @@ def name_of(folder: Path, home: Path) -> str:
     return folder.name if folder.parent.resolve() == runs_folder(home).resolve() else str(folder.resolve())
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return who is at work here."""
     import getpass
 
     try:
@@ -159,26 +181,18 @@ def _user() -> str:
         return "somebody"
 
 
-def _await(journal: "Journal", tree: "Tree", handed: Handed) -> None:
-    """Read on in the journal until all are decided on or refused."""
-    while any(row.kept is None for row in _rows(tree, handed, "")):
-        time.sleep(POLL_SECONDS)
-        for body in journal.bodies(tree.events):
-            tree.apply(body)
-
-
-def _rows(tree: "Tree", handed: Handed, hint: str) -> list[Submitted]:
+def _rows(handed: Handed) -> list[Submitted]:
     from kernelwright.engine.inbox import refusal
     from kernelwright.engine.taking_part import twins
 
     rows, dropped = [], handed.dropped
-    found_now = twins(tree, handed.problem, handed.proposals)
+    found_now = twins(handed.tree, handed.problem, handed.proposals)
     for place, (one, node) in enumerate(zip(handed.proposals, found_now, strict=True)):
         decision = node.decision if node else None
         refused = refusal(handed.folder, dropped[place].name) if place in dropped else None
         found = node.comparisons[-1] if node and node.comparisons else None
         known = "in the run already: " if place not in dropped else ""
-        reason = decision.reason if decision else f"refused: {refused}" if refused else hint
+        reason = decision.reason if decision else f"refused: {refused}" if refused else handed.hint
         rows.append(
             Submitted(
                 candidate=node.candidate.hash if node else one.candidate(handed.problem).hash,

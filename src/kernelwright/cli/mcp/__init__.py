@@ -1,0 +1,1 @@
+"""`kernelwright mcp`: the verbs as tools of a coding assistant, over the Model Context Protocol."""

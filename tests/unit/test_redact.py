@@ -1,0 +1,62 @@
+"""What must not leave a machine in a text."""
+
+import pytest
+
+from kernelwright.core.redact import secrets_in, without_keys, without_passwords, without_people
+
+PLANTED = (
+    "sk-ant-api03-abcdefghijklmnop0123",
+    "sk-proj-abcdefghijklmnop0123",
+    "ghp_0123456789abcdefghijABCDEFGHIJ012345",
+    "github_pat_11ABCDEFG0123456789_abcdefghij",
+    "glpat-abcdefghij0123456789",
+    "hf_abcdefghijklmnopqrstuvwxyz",
+    "xoxb-1234567890-abcdefghij",
+    "AKIAABCDEFGHIJKLMNOP",
+    "AIzaSyA-0123456789abcdefghijklmnopqrstu",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcdefghijk",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----",
+)
+
+
+@pytest.mark.parametrize("key", PLANTED)
+def test_what_can_only_be_a_key_is_taken_out(key: str) -> None:
+    assert without_keys(f'auth("{key}"), next') == 'auth("<secret>"), next'
+
+
+def test_what_an_environment_calls_a_key_is_taken_out_whatever_it_looks_like() -> None:
+    environment = {
+        "MY_API_KEY": "plain words here",
+        "KEY_FILE": "/etc/keys/mine",
+        "TOKEN": "short",
+        "PATH": "/usr/bin",
+    }
+    assert secrets_in(environment) == ("plain words here",)
+    assert without_keys("say plain words here now", secrets_in(environment)) == "say <secret> now"
+
+
+def test_passwords_in_addresses_and_headers_are_taken_out() -> None:
+    assert without_keys("postgresql://me:hunter2@host/db") == "postgresql://me:<secret>@host/db"
+    assert without_keys("Authorization: Bearer abc.def-ghi") == "Authorization: Bearer <secret>"
+    assert without_passwords("db_password = 'correct-horse'") == "db_password = '<secret>'"
+    assert without_passwords('{"api_key": "0123456789"}') == '{"api_key": "<secret>"}'
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for (int64_t token = 0; token < tokens; ++token) sum += x[token];",
+        "constexpr uint32_t KEY = 0x9E3779B9;  // 30cb4087b29083ac414f9f2559a05a07d245fb622820f26b0532198413d0335c",
+        "risk-free: sk-x and https://example.org/a@b and /rooted and a/home/of",
+    ],
+)
+def test_a_kernel_stays_as_it_is(source: str) -> None:
+    assert without_people(without_passwords(without_keys(source))) == source
+
+
+def test_home_folders_and_names_are_taken_out() -> None:
+    text = (
+        "/home/greta/model.py, /Users/Greta B/x, /root/.cache, /srv/greta/y by greta on box-17; gretas root"
+    )
+    found = without_people(text, homes=("/srv/greta",), names=("greta", "box-17", "root", "abc"))
+    assert found == "~/model.py, ~ B/x, ~/.cache, ~/y by <person> on <person>; gretas root"
