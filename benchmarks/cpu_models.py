@@ -97,13 +97,14 @@ def main() -> None:
                 "budget_s": options.budget,
                 "against": options.against,
                 "threads": usable_cores(),
+                "lessons": False,  # rows do not depend on the order they are made in
             }
         )
         folder = start(config, options.home, lambda text: print(text, flush=True))
         kept["rows"][key] = {
             "versions": versions(),
             "judge": JUDGE_VERSION,
-            "command": " ".join(sys.argv),
+            "command": " ".join(["python -m benchmarks.cpu_models", *sys.argv[1:]]),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "load": round(os.getloadavg()[0], 1),
             **row_of(Journal.open(folder).tree()),

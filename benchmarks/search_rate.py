@@ -140,6 +140,7 @@ def main() -> None:
                 "budget_s": options.budget,
                 "strategy": options.strategy,
                 "author": options.author,
+                "lessons": False,  # rows do not depend on the order they are made in
             }
         )
         folder = start(config, options.home, lambda text: print(text, flush=True))
@@ -151,7 +152,7 @@ def main() -> None:
             "device": started.device.title,
             "versions": versions(),
             "judge": JUDGE_VERSION,
-            "command": " ".join(sys.argv),
+            "command": " ".join(["python -m benchmarks.search_rate", *sys.argv[1:]]),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **measured(events),
         }

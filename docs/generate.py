@@ -22,16 +22,20 @@ from pydantic import BaseModel
 from kernelwright.cli import (
     apply,
     backends,
+    counters,
     doctor,
+    export,
     extract,
     journal,
     judge,
+    lessons,
     new,
     ops,
     optimize,
     playbook,
     profile,
     rejudge,
+    replay,
     report,
     show,
     submit,
@@ -40,6 +44,9 @@ from kernelwright.cli import (
     version,
 )
 from kernelwright.cli.main import build_app
+from kernelwright.cli.mcp import verbs as mcp
+from kernelwright.cli.mcp.clients import CLIENTS
+from kernelwright.cli.mcp.server import TOOLS
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core import plugins, verdict
 from kernelwright.core.brief import Brief
@@ -61,6 +68,7 @@ FILES = (
     "docs/playbook.md",
     "docs/moves.md",
     "docs/diagnosing.md",
+    "docs/assistants.md",
 )
 LANGUAGES = ("cpp", "triton", "cuda", "eager", "compiled")
 ANSWERS: dict[str, type[BaseModel]] = {
@@ -68,6 +76,7 @@ ANSWERS: dict[str, type[BaseModel]] = {
     "brief": Brief,
     "submit": submit.SubmitAnswer,
     "rejudge": rejudge.RejudgeAnswer,
+    "replay": replay.ReplayAnswer,
     "profile": profile.ProfileAnswer,
     "extract": extract.ExtractAnswer,
     "apply": apply.ApplyAnswer,
@@ -75,14 +84,21 @@ ANSWERS: dict[str, type[BaseModel]] = {
     "tune": tune.TuneAnswer,
     "new": new.NewAnswer,
     "judge": judge.JudgeAnswer,
+    "counters": counters.CountersAnswer,
     "doctor": doctor.DoctorAnswer,
     "show": show.ShowAnswer,
     "report": report.ReportAnswer,
     "journal verify": journal.VerifyAnswer,
     "journal events": journal.EventsAnswer,
+    "export trajectories": export.TrajectoriesAnswer,
+    "mcp install": mcp.InstallAnswer,
     "ops": ops.OpsAnswer,
     "backends": backends.BackendsAnswer,
     "playbook": playbook.PlaybookAnswer,
+    "lessons list": lessons.LessonsAnswer,
+    "lessons show": lessons.LessonsAnswer,
+    "lessons export": lessons.CarriedAnswer,
+    "lessons import": lessons.CarriedAnswer,
     "version": version.VersionAnswer,
 }
 
@@ -363,9 +379,32 @@ def bottleneck_rules() -> str:
     return table(["category", "when", "devices", "not with", "why there"], rows)
 
 
+def tools() -> str:
+    """Return what an assistant can call, with which arguments."""
+    rows = []
+    for tool in TOOLS:
+        arguments = [
+            f"`{name}`" + ("" if info.is_required() else "?")
+            for name, info in tool.arguments.model_fields.items()
+        ]
+        rows.append([f"`{tool.name}`", tool.description.splitlines()[0], ", ".join(arguments)])
+    return table(["tool", "what it does", "arguments (? may be left out)"], rows)
+
+
+def clients() -> str:
+    """Return the assistants that can be told of the server, and where they keep that."""
+    rows = [
+        [f"`{name}`", one.title, f"`{one.where}`", f"`{one.table}`, {one.syntax.value.upper()}"]
+        for name, one in CLIENTS.items()
+    ]
+    return table(["name", "assistant", "file", "entry under"], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "bottleneck rules": bottleneck_rules,
     "moves": moves,
+    "tools": tools,
+    "clients": clients,
     "move effects": move_effects,
     "cards": cards,
     "bottlenecks": lambda: table(["bottleneck", "meaning"], members(Bottleneck)),

@@ -1,4 +1,4 @@
-"""Run as a script with TRITON_INTERPRET=1: jobs come in as JSON on stdin, findings go out as JSON on stdout.
+"""Run as a script with TRITON_INTERPRET=1: lists of jobs come in as lines of JSON, findings go out the same way.
 
 A process of its own, because the variable must be set before triton is imported and because a kernel that runs out of
 bounds may end the process.
@@ -81,4 +81,6 @@ def find(job: dict[str, Any]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.stdout.write(json.dumps([find(job) for job in json.load(sys.stdin)]))
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps([find(job) for job in json.loads(line)]) + "\n")
+        sys.stdout.flush()

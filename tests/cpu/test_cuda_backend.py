@@ -114,12 +114,13 @@ def build(op: str, case: Case, launch: Launch, target: str) -> Built:
 
 
 @cache
-def built(op: str, target: str) -> tuple[Built, ...]:
-    """Compile every distinct kernel the seed's plans ask for on the target."""
+def built(op: str, target: str, whole: bool = False) -> tuple[Built, ...]:
+    """Compile every distinct kernel the seed's plans ask for on Hopper, on Ampere one of each dtype unless `whole`."""
     found: dict[str, Built] = {}
     for case in some_cases(op):
         for launch in planned(op, case, DEVICES[target]).launches:
-            key = json.dumps([launch.kernel, launch.constants])
+            is_every = whole or target == "sm_90"
+            key = json.dumps([launch.kernel, launch.constants if is_every else case.dtype.value])
             if key not in found:
                 found[key] = build(op, case, launch, target)
     return tuple(found.values())
@@ -136,6 +137,17 @@ def test_every_seed_passes_the_guards(op):
 def test_every_seed_compiles_without_complaint(op, target):
     said = [(item.launch.kernel, item.result.status, item.result.log) for item in built(op, target)]
     assert said == [(kernel, Status.ACCEPTED, "") for kernel, _, _ in said]
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPS)
+def test_every_size_of_a_seed_compiles_for_ampere_and_fits_it(op):
+    for item in built(op, "sm_80", whole=True):
+        assert (item.result.status, item.result.log) == (Status.ACCEPTED, ""), item.launch
+        assert op in MATRIX or item.result.resources["spill_bytes"] == 0, item.launch
+        shared = item.result.resources["shared_static"] + item.launch.shared_bytes
+        assert shared <= A100.shared_bytes, item.launch
 
 
 @needs_nvrtc

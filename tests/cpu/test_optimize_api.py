@@ -4,6 +4,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def drawn(seed: int) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
+def home(tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]) -> Path:
+    return calibrated(tmp_path_factory.mktemp("home"))
 
 
 def test_a_live_module_is_optimised_and_comes_back_whole(home: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,9 @@ def sample_inputs(seed):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the model and one home for all runs: what the machine can do is measured once."""
-    return tmp_path_factory.mktemp("optimize")
+def folder(tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]) -> Path:
+    """Return a folder with the model and one home for all runs."""
+    return calibrated(tmp_path_factory.mktemp("optimize") / "home").parent
 
 
 def optimize(folder: Path, factory: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -285,8 +285,8 @@ def test_kernels_nobody_can_tell_are_shared_out_like_the_captured_time_and_said_
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("profile")
+def folder(tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]) -> Path:
+    made = calibrated(tmp_path_factory.mktemp("profile") / "home").parent
     (made / "model.py").write_text(MODEL)
     (made / "kernelwright.toml").write_text("threads = 1\n")
     return made

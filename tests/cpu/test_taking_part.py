@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,9 +31,10 @@ def cli(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]) -> Path:
     """Return a folder with a finished run in its home, and a candidate that the run has not seen."""
     place = tmp_path_factory.mktemp("taking-part")
+    calibrated(place / "home")
     (place / "kernelwright.toml").write_text("hidden_shapes = 0\n")
     done = cli(place, "optimize", "--op", "rmsnorm", "--shape", "64x64 fp32", *QUICK)
     assert done.returncode == ExitCode.OK, done.stderr

@@ -1,10 +1,6 @@
 """Triton seeds: right in the interpreter on awkward sizes and layouts, and compiled for three targets as meant."""
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +17,7 @@ from kernelwright.core.plan import kernel_unit
 from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
+from tests.cpu.interpreter import Interpreter
 
 SEEDS = Path(kernelwright.__file__).parent / "seeds"
 OPS = (
@@ -143,63 +140,52 @@ def job(
     }
 
 
-def interpret(jobs: list[dict[str, object]]) -> list[dict[str, object]]:
-    """Run jobs in a process that interprets."""
-    script = Path(__file__).with_name("interpret_seeds.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(SEEDS.parent.parent)}
-    command = [sys.executable, "-P", "-W", "ignore", str(script)]
-    done = subprocess.run(
-        command,
-        input=json.dumps(jobs),
-        env=environment,
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    found = Interpreter()
+    yield found
+    found.close()
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_seed_agrees_with_float64_in_the_interpreter(name: str) -> None:
+def test_seed_agrees_with_float64_in_the_interpreter(name: str, interpreter: Interpreter) -> None:
     cases = small_cases(name)
     jobs = [job(name, case) for case in cases]
     jobs += [{**job(name, case), "distribution": "offset"} for case in cases if case.dtype is DType.FP32]
-    found = interpret(jobs)
+    found = interpreter.find(jobs)
     assert len(found) == len(jobs) > 12
     for entry, answer in zip(jobs, found, strict=True):
         check(entry, answer)
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_seed_serves_other_layouts_and_devices(name: str) -> None:
+def test_seed_serves_other_layouts_and_devices(name: str, interpreter: Interpreter) -> None:
     cases = strided_cases(name)
     older = [
         case for case in small_cases(name) if case.dtype is DType.FP16 and load_op(name).work(case).flops
     ]
     jobs = [job(name, case) for case in cases]
     jobs += [job(name, case, device) for case in older[-3:] for device in (A100, LAPTOP)]
-    for entry, answer in zip(jobs, interpret(jobs), strict=True):
+    for entry, answer in zip(jobs, interpreter.find(jobs), strict=True):
         check(entry, answer)
 
 
-def test_both_addressings_of_a_product_are_tried() -> None:
+def test_both_addressings_of_a_product_are_tried(interpreter: Interpreter) -> None:
     fits = load_op("matmul").case({"m": 64, "n": 64, "k": 64}, DType.FP16)
     odd = load_op("matmul").case({"m": 64, "n": 63, "k": 64}, DType.FP16)
-    kernels = [answer["kernels"] for answer in interpret([job("matmul", fits), job("matmul", odd)])]
+    kernels = [answer["kernels"] for answer in interpreter.find([job("matmul", fits), job("matmul", odd)])]
     assert kernels == [["matmul_described"], ["matmul_pointed"]]
 
 
-def test_the_interpreter_declines_what_it_gets_wrong() -> None:
+def test_the_interpreter_declines_what_it_gets_wrong(interpreter: Interpreter) -> None:
     halves = load_op("rmsnorm").case({"rows": 4, "cols": 64}, DType.FP16)
     brains = load_op("rmsnorm").case({"rows": 4, "cols": 64}, DType.BF16)
-    gluon, bf16 = interpret([job("rmsnorm", halves, file="gluon.py"), job("rmsnorm", brains)])
+    gluon, bf16 = interpreter.find([job("rmsnorm", halves, file="gluon.py"), job("rmsnorm", brains)])
     assert gluon == {"declined": "kernel 'rmsnorm_rows' is Gluon, which has no interpreter"}
     assert bf16["declined"].startswith("Triton's interpreter computes bf16 wrongly (x, weight, out)")
 
 
-def test_nan_and_minus_infinity_come_out_as_in_the_framework() -> None:
+def test_nan_and_minus_infinity_come_out_as_in_the_framework(interpreter: Interpreter) -> None:
     longest = load_op("reduce").case({"rows": 3, "cols": 2100}, DType.FP32, {"is_max": True})
     shorter = load_op("reduce").case({"rows": 3, "cols": 96}, DType.FP16, {"is_max": True})
     jobs = [{**job("reduce", case), "spoiler": "nan"} for case in (longest, shorter)]
@@ -207,7 +193,7 @@ def test_nan_and_minus_infinity_come_out_as_in_the_framework() -> None:
         for size, dtype in ((2101, DType.FP16), (2101, DType.FP32), (96, DType.FP16)):
             case = load_op(name).case({"rows": 3, axis: size}, dtype)
             jobs += [{**job(name, case), "spoiler": spoiler} for spoiler in ("nan", "-inf")]
-    for entry, answer in zip(jobs, interpret(jobs), strict=True):
+    for entry, answer in zip(jobs, interpreter.find(jobs), strict=True):
         check(entry, answer)
 
 

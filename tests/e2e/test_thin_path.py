@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from kernelwright.store.chain import Sound
 from kernelwright.store.journal import Journal
 
 ROOT = Path(__file__).parents[2]
-MODEL = "examples/models/llama.py:build"
+MODEL = "examples/models/llama.py:build(layers=1)"
+KERNEL = ("--op", "rmsnorm", "--shape", "64x64 fp32", "--device", "cpu", "--author", "none")
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -32,7 +34,7 @@ def environment(home: Path) -> dict[str, str]:
 
 def start(home: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "kernelwright", "optimize", MODEL, *words],
+        [sys.executable, "-m", "kernelwright", "optimize", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -46,7 +48,8 @@ def start(home: Path, *words: str) -> subprocess.Popen[str]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
     home = tmp_path_factory.mktemp("home")
     (home / "kernelwright.toml").write_text("")
-    process = start(home, "--json", "--max-pairs", "20", "--top", "1", "--author", "none")
+    limits = ("--max-pairs", "20", "--top", "1", "--processes", "3")
+    process = start(home, MODEL, "--json", "--author", "none", *limits)
     out, err = process.communicate(timeout=900)
     assert process.returncode == ExitCode.OK, err
     answer = json.loads(out)
@@ -120,8 +123,10 @@ def test_no_secret_of_the_environment_reaches_the_run_folder(
         assert not path.is_file() or b"planted" not in path.read_bytes(), path
 
 
-def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(tmp_path: Path) -> None:
-    process = start(tmp_path, "--max-pairs", "400")
+def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(
+    tmp_path: Path, calibrated: Callable[[Path], Path]
+) -> None:
+    process = start(calibrated(tmp_path), *KERNEL, "--home", str(tmp_path))
     assert process.stderr is not None
     for line in process.stderr:
         if "smoke" in line:
@@ -131,7 +136,9 @@ def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(tmp_path: Path
     os.kill(process.pid, signal.SIGINT)
     err = process.stderr.read()
     assert process.wait(timeout=60) == ExitCode.INTERRUPTED, err
-    words = "interrupted; everything journalled is safe, `kernelwright resume last` goes on"
+    words = (
+        f"interrupted; everything journalled is safe, `kernelwright resume last --home {tmp_path}` goes on"
+    )
     assert err.strip().splitlines()[-1] == words
     (folder,) = (tmp_path / "runs").iterdir()
     assert isinstance(Journal.open(folder).verify(), Sound)

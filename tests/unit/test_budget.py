@@ -27,10 +27,10 @@ from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree, fold
 from kernelwright.core.verdict import Outcome
 from kernelwright.engine import budget, gate
+from kernelwright.engine.lessons import lesson_of
 from kernelwright.engine.run import Run, Spent
 from kernelwright.engine.scheduler import next_problem, promise
 from kernelwright.engine.seeds import Seeds
-from kernelwright.engine.titles import lesson_of
 
 
 def run_of(tree: Tree, problem: Problem, spent: Spent | None = None, **settings: object) -> Run:
@@ -100,10 +100,13 @@ def problem(make: SimpleNamespace) -> Problem:
     return make.problem(share=0.5)
 
 
-def test_a_part_of_the_time_is_left_for_finishing(make, problem: Problem) -> None:
+@pytest.mark.parametrize(("model", "searching"), [("model.py:build", 60.0), (None, 75.0)])
+def test_a_part_of_the_time_is_left_for_finishing(
+    make, problem: Problem, model: str | None, searching: float
+) -> None:
     tree = fold(baseline(make, problem))
-    assert budget.spent_up(run_of(tree, problem, Spent(59.0), budget_s=100)) is None
-    stop = budget.spent_up(run_of(tree, problem, Spent(60.0), budget_s=100))
+    assert budget.spent_up(run_of(tree, problem, Spent(searching - 1), budget_s=100, model=model)) is None
+    stop = budget.spent_up(run_of(tree, problem, Spent(searching), budget_s=100, model=model))
     assert stop is not None
     assert stop.rule == "budget"
 

@@ -39,6 +39,7 @@ SETTINGS = {
     "alpha": st.floats(1e-6, 0.5),
     "model_processes": st.integers(3, 50),
     "hidden_shapes": st.integers(0, 200),
+    "counters": st.sampled_from(("auto", "off")),
     "journal_url": st.just("sqlite:///x"),
     "input": st.sampled_from(((), ("1,512:int64",), ("x=2,3", "y=4:int64"))),
     "input_function": st.just("decode_inputs"),
@@ -57,11 +58,21 @@ SETTINGS = {
     "max_expansions": st.integers(0, 1000),
     "strategy": st.sampled_from(("greedy", "beam", "mcts", "evolve")),
     "author": st.sampled_from(("auto", "none", "command:./write")),
+    "beside": st.sampled_from(((), ("tuner", "command:./other"))),
+    "crew": st.integers(1, 16),
+    "analyst": st.sampled_from(("llm", "rules")),
+    "reflect": st.booleans(),
+    "seeds": st.booleans(),
+    "drafts": st.integers(1, 16),
+    "replays": st.just("2026-01-01-abc"),
     "workers": st.integers(1, 64),
     "seed": st.integers(0, 1 << 40),
     "patience": st.integers(1, 50),
     "escalations": st.integers(0, 5),
     "near_floor": st.floats(0.1, 1.0),
+    "lessons": st.booleans(),
+    "knowledge": st.sampled_from(((), ("docs", "house"))),
+    "plugins": st.sampled_from(((), ("mine",))),
 }
 
 
@@ -151,3 +162,8 @@ def test_resolved_settings_are_frozen_and_survive_json():
     assert RunConfig.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="frozen"):
         found.threads = 4
+
+
+def test_list_of_a_file_is_a_setting_that_takes_several() -> None:
+    values = parse_toml('shape = ["8x8 fp32", "16x16 fp32"]\n', "kernelwright.toml")
+    assert resolve({}, values, "kernelwright.toml").shape == ("8x8 fp32", "16x16 fp32")

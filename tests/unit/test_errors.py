@@ -31,6 +31,11 @@ TABLE = {
         ("--case", "'big'"),
         "Write '4x64 fp32'.",
     ),
+    "BadCall": (
+        ("status", "wait_s", "should be a number; given was 'long'", "It takes: run, wait_s."),
+        ("'status'", "'wait_s'", "'long'"),
+        "It takes: run, wait_s.",
+    ),
     "NotFound": (
         ("Model file", Path("/m.py"), "Check the path."),
         ("Model file", "'/m.py'"),
@@ -49,6 +54,11 @@ TABLE = {
     ),
     "JournalTooNew": (("/run/j.db", 9, 1), ("'/run/j.db'", "schema 9", "to 1"), "Upgrade kernelwright."),
     "JournalBusy": (("/run/j.db",), ("'/run/j.db'",), "Wait for it or stop it; reading needs no lock."),
+    "ShelfUnusable": (
+        ("/home/lessons.db", "file is not a database"),
+        ("'/home/lessons.db'", "file is not a database"),
+        "Move the file away to begin a new one, or pass --no-lessons.",
+    ),
     "BlobMissing": (
         ("ab" * 32, "is not in the store"),
         ("abababababab", "is not in the store"),
@@ -161,6 +171,18 @@ TABLE = {
         "Check the options after the model in --author.",
     ),
     "LlmBadReply": (("openai", "no JSON"), ("'openai'", "no JSON"), "Use a more capable model."),
+    "LlmCancelled": (("openai",), ("'openai'", "told to stop"), "Nothing is to be done."),
+    "LlmNotRecorded": (
+        ("openai", "writer", 7, 11),
+        ("'openai'", "as writer", "7 of 11 recorded replies"),
+        "with the version and the settings that recorded the run.",
+    ),
+    "ReplayEnded": (("No verdict on 12ab. Replay again.",), ("No verdict on 12ab",), "Replay again."),
+    "CannotReplay": (
+        ("last", "its texts are gone", "Copy them."),
+        ("'last'", "its texts are gone"),
+        "Copy them.",
+    ),
 }
 
 

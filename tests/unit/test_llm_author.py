@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelwright.agents import llm as agent
-from kernelwright.core import errors, plugins
+from kernelwright.core import errors
 from kernelwright.core.brief import Answer, Attempt, Brief
 from kernelwright.core.candidate import Author, ParamChoice
 from kernelwright.core.events import CandidateProposed
@@ -26,7 +26,7 @@ from kernelwright.llm.ledger import Price, Prices, cost_of, read_prices
 from kernelwright.llm.questions import Reply
 from kernelwright.llm.spec import parse_spec
 from kernelwright.llm.templates import fenced, fill, render
-from kernelwright.testing.simulation import Simulation
+from kernelwright.testing.recorded_run import RecordedRun, settings
 from tests.unit.landscapes import GRID, SOURCE, valley
 from tests.unit.llm_servers import MODEL, Say, error, serving
 
@@ -405,7 +405,9 @@ def sets_toward_the_valley() -> list[Say]:
     return [good[0], Say("hm"), good[1], error(400, "maximum context length"), good[2]]
 
 
-def test_a_search_driven_by_an_llm_finds_the_best_and_is_repeated_from_its_recording(monkeypatch, make):
+def test_a_search_driven_by_an_llm_finds_the_best_and_is_repeated_from_its_recording(
+    monkeypatch, make, tmp_path
+):
     monkeypatch.setenv("KERNELWRIGHT_LLM_KEY", KEY)
     landscape = valley(make.problem())
     answers: list[Answer] = []
@@ -418,10 +420,9 @@ def test_a_search_driven_by_an_llm_finds_the_best_and_is_repeated_from_its_recor
             answers.append(self.author.propose(brief))
             return answers[-1]
 
-    def search(author) -> Simulation:
-        return Simulation(landscape, plugins.load("strategies", "greedy"), Watched(author), 1).run(
-            5, patience=2
-        )
+    def search(author) -> RecordedRun:
+        config = settings(strategy="greedy", seed=1, max_expansions=5)
+        return RecordedRun(landscape, Watched(author), config, folder=tmp_path).search()
 
     with serving("openai", *sets_toward_the_valley()) as there:
         author = agent.author(f"{there.spec},mode=params,attempts=1")

@@ -8,6 +8,8 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ import pytest
 from kernelwright.agents.command import kept_environment
 from kernelwright.core import errors
 from kernelwright.core.environment import child_environment
+from kernelwright.core.halt import Halt
+from kernelwright.core.thinking import Reflection
 from kernelwright.llm.providers import Server, connect
 from kernelwright.llm.questions import Message, Question
 from kernelwright.llm.secret import Secret, find_key, read_key_file
@@ -327,3 +331,40 @@ def test_offline_allows_servers_on_this_machine_alone():
     with pytest.raises(errors.BadInput, match="KERNELWRIGHT_OFFLINE"):
         connect(parse_spec("openai:gpt-5"), offline)
     assert connect(parse_spec("openai:m@http://127.0.0.1:9/v1"), offline).key is None
+
+
+# Stopping
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_question_nobody_waits_for_ends_at_once_and_closes_its_connection(protocol):
+    halt = Halt()
+    with serving(protocol, Say("late", delay_s=5.0)) as there:
+        threading.Timer(0.3, halt.give).start()
+        began = time.monotonic()
+        with pytest.raises(errors.LlmCancelled, match="told to stop"):
+            server_of(there.spec)[0].ask(replace(ASKED, halt=halt))
+        assert time.monotonic() - began < 2.0
+        assert len(there.asked) == 1
+    with pytest.raises(errors.LlmCancelled):
+        server_of("openai:m@http://127.0.0.1:1/v1")[0].ask(replace(ASKED, halt=halt))
+
+
+def test_the_wait_for_a_busy_server_ends_at_once_too():
+    halt = Halt()
+    with serving("openai", error(429, "slow down", retry_after="30")) as there:
+        threading.Timer(0.3, halt.give).start()
+        began = time.monotonic()
+        with pytest.raises(errors.LlmCancelled):
+            connect(parse_spec(there.spec), {}).ask(replace(ASKED, halt=halt))
+        assert time.monotonic() - began < 2.0 and len(there.asked) == 1
+
+
+def test_a_server_can_be_asked_to_hold_the_answer_to_its_schema():
+    with serving("openai", Say("{}"), Say("{}")) as there:
+        server_of(there.spec, reply="schema")[0].ask(replace(ASKED, schema=Reflection))
+        server_of(there.spec)[0].ask(replace(ASKED, schema=Reflection))
+    wanted = there.asked[0]["response_format"]
+    assert wanted["type"] == "json_schema"
+    assert set(wanted["json_schema"]["schema"]["properties"]) == set(Reflection.model_fields)
+    assert "response_format" not in there.asked[1]

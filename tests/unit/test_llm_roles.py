@@ -6,12 +6,13 @@ import pytest
 
 from kernelwright.core.diagnosis import Diagnosis, Metric, MetricSource
 from kernelwright.core.technique import Bottleneck
+from kernelwright.core.thinking import Attempted, Measured, Profiled, Reflection
 from kernelwright.llm.conversation import Asked
 from kernelwright.llm.ledger import read_prices
 from kernelwright.llm.providers import connect
-from kernelwright.llm.roles.analyst import Profiled, analyse
-from kernelwright.llm.roles.namer import Measured, name
-from kernelwright.llm.roles.reflector import Attempted, Reflection, reflect
+from kernelwright.llm.roles.analyst import analyse
+from kernelwright.llm.roles.namer import name
+from kernelwright.llm.roles.reflector import reflect
 from kernelwright.llm.spec import parse_spec
 from tests.unit.llm_servers import Say, serving
 

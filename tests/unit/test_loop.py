@@ -225,6 +225,16 @@ def test_a_holder_that_fails_while_timed_is_dethroned_and_the_challenger_meets_t
     assert story.titles == [0, 1, 3]
 
 
+def test_of_two_challengers_that_are_equally_fast_in_one_race_one_is_kept(story: Story) -> None:
+    story.judge.times_us[story.line[2].hash] = story.judge.times_us[story.line[1].hash]
+    for challenger in story.line[1:3]:
+        story.enter(challenger)
+    while any(node.decision is None for node in story.run.tree.nodes.values()):
+        loop.step(story.run, story.judge, story.problem)
+    assert story.titles == [0, 1]
+    assert story.decisions()[-2:] == [(1, True, "proven faster"), (2, False, "outrun")]
+
+
 def test_a_challenger_that_fails_while_timed_leaves_the_holder_its_title(story: Story) -> None:
     story.challenge(1)
     story.judge.fails_when_timed = {story.line[2].hash}

@@ -3,11 +3,14 @@
 import pytest
 
 from kernelwright.core.account import Account, Against, Kind, Ranking, Region, ranking
+from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Ceiling, Ceilings, DeviceKind
 from kernelwright.core.errors import BackendUnavailable
+from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work
 from kernelwright.engine.offering import AT_FLOOR, NO_AUTHOR, NO_PROBLEM, languages, offered, refuse_unusable
+from kernelwright.engine.regions import reference_of, write_regions
 
 LINE = Ceiling(fixed_us=0, rate=1e12)
 DEVICE = Ceilings(reading=LINE, copying=LINE, flops={"fp32": 1e12})
@@ -64,6 +67,37 @@ def test_what_is_not_offered_is_named_with_the_reason(make):
         "fusion": NO_AUTHOR,
         "embedding": NO_PROBLEM,
     }
+
+
+def test_a_fusion_is_offered_where_a_kernel_was_written_from_it_and_named_where_not(make, tmp_path):
+    graph = make.case().model_copy(update={"op": "graph"})
+    written = CapturedRegion(source="a", kernels={"cpp": "int x;"})
+    other = CapturedRegion(source="b", not_plain="aten.cumsum")
+    rows = (
+        region(graph, "fusion", 300, kind=Kind.FUSION, captured=written),
+        region(graph, "running sum", 200, kind=Kind.FUSION, captured=other),
+    )
+    device = make.device(kind=DeviceKind.CPU)
+    (problem,), told = offered(ranked(*rows), device, ("cpp",), 5, 1.0, regions_in=tmp_path)
+    assert problem.captured == written
+    assert problem.reference == f"file:{tmp_path / written.reference_hash}.py#{written.reference_hash}"
+    assert [one.skipped for one in told.regions] == ["", "no plain loops for aten.cumsum"]
+    both, _ = offered(ranked(*rows), device, ("cpp",), 5, 1.0, drafts=True, regions_in=tmp_path)
+    assert len({one.hash for one in both}) == 2, "the same case, and two things computed"
+    assert offered(ranked(*rows), device, ("triton",), 5, 1.0, regions_in=tmp_path)[0] == []
+
+
+def test_a_regions_problem_is_what_its_text_says(make, tmp_path):
+    def problem(text: str, folder: str, **kernels: str) -> Problem:
+        region = CapturedRegion(source=text, kernels=kernels)
+        case = make.case().model_copy(update={"op": "graph"})
+        reference = reference_of(region, tmp_path / folder)
+        return make.problem(op="graph", cases=(case,), reference=reference, captured=region)
+
+    first = problem("a", "x")
+    assert first.hash == problem("a", "y", cpp="int x;").hash != problem("b", "x").hash
+    write_regions([first])
+    assert (tmp_path / "x" / f"{first.captured.reference_hash}.py").read_text() == "a"
 
 
 def test_one_case_written_in_two_forms_is_one_problem(make):

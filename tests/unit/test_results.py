@@ -5,7 +5,7 @@ import pytest
 from kernelwright.core.candidate import Author
 from kernelwright.core.events import CandidateProposed, Compared, Decided, Evaluated, ProblemFound
 from kernelwright.core.tree import fold
-from kernelwright.core.verdict import CaseTiming, Profile, Stage, Timing
+from kernelwright.core.verdict import Profile, Stage
 from kernelwright.engine import gate
 from kernelwright.report.results import COLUMNS, results_tsv
 
@@ -17,24 +17,6 @@ def table(bodies) -> list[dict[str, str]]:
     assert header.split("\t") == list(COLUMNS)
     assert all(len(row.split("\t")) == len(COLUMNS) for row in rows)
     return [dict(zip(COLUMNS, row.split("\t"), strict=True)) for row in rows]
-
-
-def timing(problem, medians, floors=None) -> Timing:
-    floors = floors or [None] * len(medians)
-    return Timing(
-        clock="judge-slope",
-        cases=tuple(
-            CaseTiming(
-                case_hash=case.hash,
-                label=case.label,
-                median_us=median_us,
-                mad_us=0.1,
-                rounds=20,
-                floor_us=floor_us,
-            )
-            for case, median_us, floor_us in zip(problem.cases, medians, floors, strict=True)
-        ),
-    )
 
 
 @pytest.fixture
@@ -92,7 +74,7 @@ def test_run_gives_one_row_per_experiment_with_its_tag_and_verdict(make, bench):
 
 def test_latency_and_rates_are_weighted_over_the_cases(make, bench):
     problem, baseline = bench
-    verdict = make.evaluation(baseline, problem, timing=timing(problem, [10.0, 50.0]))
+    verdict = make.evaluation(baseline, problem, timing=make.timing(problem, [10.0, 50.0]))
     (row,) = table([ProblemFound(problem=problem), *judged(problem, baseline, verdict)])
     # 8 x 64 and 80 x 64 in fp16: 4 FLOPs per element; x and out moved once, the weight once.
     flops = (3 * 4 * 8 * 64 + 4 * 80 * 64) / 4
@@ -104,14 +86,14 @@ def test_latency_and_rates_are_weighted_over_the_cases(make, bench):
 
 def test_share_of_the_floor_is_the_same_on_every_case_whatever_the_weights(make, bench):
     problem, baseline = bench
-    verdict = make.evaluation(baseline, problem, timing=timing(problem, [10.0, 100.0], [5.0, 50.0]))
+    verdict = make.evaluation(baseline, problem, timing=make.timing(problem, [10.0, 100.0], [5.0, 50.0]))
     (row,) = table([ProblemFound(problem=problem), *judged(problem, baseline, verdict)])
     assert row["pct_floor"] == "50.0"
 
 
 def test_share_of_the_floor_is_empty_if_one_floor_is_unknown(make, bench):
     problem, baseline = bench
-    verdict = make.evaluation(baseline, problem, timing=timing(problem, [10.0, 100.0], [5.0, None]))
+    verdict = make.evaluation(baseline, problem, timing=make.timing(problem, [10.0, 100.0], [5.0, None]))
     (row,) = table([ProblemFound(problem=problem), *judged(problem, baseline, verdict)])
     assert row["pct_floor"] == ""
 

@@ -61,6 +61,22 @@ def test_an_interrupted_verb_says_what_is_left_and_what_comes_next(
     assert len(INTERRUPTED[verb].split("; ")) == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["optimize", "m.py:build", "--home", "/a home"], "kernelwright resume last --home '/a home'"),
+        (["optimize", "--home=h", "--op", "rope"], "kernelwright resume last --home h"),
+        (["--debug", "resume", "--home", "h", "2026-01", "--json"], "kernelwright resume 2026-01 --home h"),
+        (["rejudge", "2026-01", "--home", "h"], "kernelwright resume last --home h"),
+    ],
+)
+def test_an_interrupted_run_is_taken_up_in_the_home_it_was_given(
+    words: list[str], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _interrupted(words)
+    assert f"`{command}`" in " ".join(capsys.readouterr().err.split())
+
+
 def test_the_tree_holds_the_ranking_and_what_came_of_every_winner() -> None:
     def tried(problem: str, kept: bool) -> WinnerTried:
         return WinnerTried(

@@ -22,6 +22,9 @@ tensors as `const kw_tensor*`, floats as double, integers as int64_t, booleans a
 Return KW_OK or a named refusal. "kernelwright_vec.h" offers float vectors with loads and stores for every dtype.
 Built with -O3 -march=native -fopenmp; PARAMS become macros."""
 
+SIGNATURE_FILES = (Path(__file__).parent / "include" / "kernelwright.h",)
+"""What an author without an example has to read."""
+
 COMPILERS = ("g++", "clang++")
 FLAGS = (
     "-std=c++20",

@@ -9,8 +9,9 @@ from kernelwright.cli.screen import ExitCode, HomeOption, JsonFlag, kernelwright
 from kernelwright.cli.submit import ProblemOption, name_of, opened
 
 if TYPE_CHECKING:
-    from kernelwright.core.brief import Attempt, Brief
+    from kernelwright.core.brief import Attempt, Brief, Memo
     from kernelwright.core.candidate import ParamChoice
+    from kernelwright.core.lesson import Lesson
 
 
 def brief(
@@ -48,8 +49,12 @@ def markdown(found: "Brief", run: str, number: int) -> str:
     parts += _start(found)
     if found.attempts:
         parts += ["## What was tried", "\n".join(_attempt(one) for one in found.attempts)]
+    if found.memos:
+        parts += ["## What was concluded", "\n".join(_memo(one) for one in found.memos)]
     if found.lessons:
-        parts += ["## What was learnt", "\n".join(f"- {one.claim}" for one in found.lessons)]
+        parts += ["## What was learnt", "\n".join(_lesson(one) for one in found.lessons)]
+    if found.notes:
+        parts += ["## Notes and documents", *(_lowered(note.strip()) for note in found.notes)]
     if found.cards:
         parts += ["## Techniques", *(_lowered(card.strip()) for card in found.cards)]
     file = f"FILE{_extension(found)}"
@@ -87,6 +92,17 @@ def _attempt(one: "Attempt") -> str:
     speed = f"x{one.speed:.2f} over the baseline" if one.speed else "not timed"
     what = " ".join(filter(None, (one.note, f"({_chosen(one.choices)})")))
     return f"- `{one.candidate_hash[:12]}` by {one.author.name}: {what}: {speed}; {one.reason or 'undecided'}"
+
+
+def _lesson(one: "Lesson") -> str:
+    words = " ".join(filter(None, (one.claim, one.effect)))
+    return f"- {'avoid: ' if one.teaching == 'trap' else ''}{words} ({one.scope or 'everywhere'})"
+
+
+def _memo(one: "Memo") -> str:
+    points = [*(f"avoid {point}" for point in one.avoid), *(f"try {point}" for point in one.try_next)]
+    words = "; ".join(filter(None, (" ".join(one.why.split()), *points)))
+    return f"- {one.agent} on `{one.candidate_hash[:12]}`, {one.outcome.value}: {words}"
 
 
 def _lowered(card: str) -> str:

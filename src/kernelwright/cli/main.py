@@ -9,16 +9,20 @@ from kernelwright.cli import (
     apply,
     backends,
     brief,
+    counters,
     doctor,
+    export,
     extract,
     journal,
     judge,
+    lessons,
     new,
     ops,
     optimize,
     playbook,
     profile,
     rejudge,
+    replay,
     report,
     resume,
     show,
@@ -27,6 +31,7 @@ from kernelwright.cli import (
     verify,
     version,
 )
+from kernelwright.cli.mcp import verbs as mcp
 from kernelwright.cli.screen import ExitCode, err
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import BadInput, KernelwrightError
@@ -36,12 +41,14 @@ INTERRUPTED = {
     "resume": "interrupted; everything journalled is safe, `kernelwright resume last` goes on",
     "judge": "interrupted before the verdict; nothing is decided",
     "profile": "interrupted before the ranking; `kernelwright extract` names the regions without timing them",
-    "rejudge": "interrupted; the run whose winners were judged is as it was",
+    "replay": "interrupted; the run that was to be repeated is as it was",
+    "rejudge": "interrupted; the run they won is as it was, `kernelwright resume last` judges the rest of them",
     "submit": "interrupted; what was submitted stays in the run's inbox",
     "tune": "interrupted; what was tuned before is as it was",
     "verify": "interrupted before the verdict; the kernels and the model are as they were",
 }
 """What Ctrl-C means to a verb that has something to lose."""
+GOES_ON = "kernelwright resume last"
 
 
 def build_app() -> typer.Typer:
@@ -68,6 +75,7 @@ def build_app() -> typer.Typer:
     app.command("brief")(brief.brief)
     app.command("submit")(submit.submit)
     app.command("rejudge")(rejudge.rejudge)
+    app.command("replay")(replay.replay)
     app.command("profile")(profile.profile)
     app.command("extract")(extract.extract)
     app.command("apply")(apply.apply)
@@ -75,13 +83,17 @@ def build_app() -> typer.Typer:
     app.command("tune")(tune.tune)
     app.command("new")(new.new)
     app.command("judge")(judge.judge)
+    app.command("counters")(counters.counters)
     app.command("doctor")(doctor.doctor)
     app.command("show")(show.show)
     app.command("report")(report.report)
     app.add_typer(journal.app(), name="journal")
+    app.add_typer(export.app(), name="export")
+    app.add_typer(mcp.app(), name="mcp")
     app.command("ops")(ops.ops)
     app.command("backends")(backends.backends)
     app.command("playbook")(playbook.playbook)
+    app.add_typer(lessons.app(), name="lessons")
     app.command("version")(version.version)
     return app
 
@@ -112,7 +124,22 @@ def main() -> None:
 def _interrupted(words: list[str]) -> ExitCode:
     """Say what an interrupted verb leaves behind."""
     verb = next((word for word in words if not word.startswith("-")), "")
-    return _failed(INTERRUPTED.get(verb, "interrupted"), ExitCode.INTERRUPTED, False)
+    line = INTERRUPTED.get(verb, "interrupted").replace(GOES_ON, _goes_on(verb, words))
+    return _failed(line, ExitCode.INTERRUPTED, False)
+
+
+def _goes_on(verb: str, words: list[str]) -> str:
+    """Return the command that goes on: with the run and the home that were named."""
+    import argparse
+    import shlex
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--home", nargs="?")
+    known, rest = parser.parse_known_args(words)
+    named = [word for word in rest if not word.startswith("-") and word != verb]
+    run = named[0] if verb == "resume" and named else "last"
+    home = ["--home", known.home] if known.home else []
+    return shlex.join(["kernelwright", "resume", run, *home])
 
 
 def _failed(line: str, code: ExitCode, debug: bool, trace: str = "") -> ExitCode:

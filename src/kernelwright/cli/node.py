@@ -11,7 +11,7 @@ from kernelwright.core.exchange import Exchange
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Status
 
 if TYPE_CHECKING:
-    from kernelwright.core.events import Body
+    from kernelwright.core.events import Body, LlmAsked
     from kernelwright.core.tree import Node, Tree
 
 
@@ -66,21 +66,25 @@ def node_answer(tree: "Tree", bodies: "Iterable[Body]", folder: Path | None, num
 
 
 def exchanges_of(bodies: "Iterable[Body]", node: "Node") -> list[Exchange]:
-    """Return what was asked for a candidate: exchanges stand in the journal right before their answer."""
+    """Return what was asked for a candidate before it was proposed, and about it afterwards, in order."""
     from kernelwright.core.events import ExpansionAnswered, LlmAsked
 
-    asked: list[Exchange] = []
+    own, asked, answered = node.candidate.hash, list[LlmAsked](), list[LlmAsked]()
     for body in bodies:
         match body:
-            case LlmAsked(exchange=exchange):
-                asked.append(exchange)
-            case ExpansionAnswered(candidates=candidates, expansion=expansion):
-                if expansion.problem_hash == node.problem_hash and node.candidate.hash in candidates:
-                    return asked
-                asked = []
+            case LlmAsked():
+                asked.append(body)
+            case ExpansionAnswered(expansion=expansion, candidates=candidates) if own in candidates:
+                if expansion.problem_hash == node.problem_hash and not answered:
+                    answered = [one for one in asked if one.expansion == expansion]
             case _:
                 pass
-    return []
+    later = [one for one in asked if one.candidate_hash == own and one not in answered]
+    return [one.exchange for one in (*answered, *(one for one in later if _is_of(one, node)))]
+
+
+def _is_of(asked: "LlmAsked", node: "Node") -> bool:
+    return asked.expansion.problem_hash == node.problem_hash
 
 
 def _said(exchange: Exchange, folder: Path | None) -> Said:

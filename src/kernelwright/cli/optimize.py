@@ -121,10 +121,29 @@ def optimize(
         str | None, typer.Option(help="How the search chooses: greedy, beam, mcts, evolve. Default: mcts.")
     ] = None,
     author: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            help="Who proposes kernels: auto, tuner, mover, llm:PROVIDER:MODEL, command:PROGRAM, none. Default: auto."
+            help="Who proposes kernels: auto, tuner, mover, llm:PROVIDER:MODEL, command:PROGRAM, none. Default: auto. "
+            "Repeated, they work at the same time."
         ),
+    ] = None,
+    crew: Annotated[
+        int | None, typer.Option(help="Authors at work at once. Default: as many as named; 2 for one llm.")
+    ] = None,
+    analyst: Annotated[
+        str | None,
+        typer.Option(help="Who says what a kernel waits for beside an llm: llm or rules. Default: llm."),
+    ] = None,
+    reflect: Annotated[
+        bool | None,
+        typer.Option("--reflect/--no-reflect", help="Have an llm look back on its attempts. Default: do."),
+    ] = None,
+    seeds: Annotated[
+        bool | None,
+        typer.Option("--seeds/--no-seeds", help="Judge the package's own kernels first. Default: do."),
+    ] = None,
+    drafts: Annotated[
+        int | None, typer.Option(help="First kernels an llm is asked for at once without seeds. Default: 4.")
     ] = None,
     workers: Annotated[
         int | None, typer.Option(help="Candidates built and raced together. Default: 2.")
@@ -141,6 +160,17 @@ def optimize(
         int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores.")
     ] = None,
     max_pairs: Annotated[int | None, typer.Option(help="Fresh process pairs per comparison at most.")] = None,
+    lessons: Annotated[
+        bool | None,
+        typer.Option("--lessons/--no-lessons", help="Use and keep what runs have learnt. Default: do."),
+    ] = None,
+    knowledge: Annotated[
+        list[str] | None, typer.Option(help="Folder of documents that briefs may quote; may be repeated.")
+    ] = None,
+    plugged: Annotated[
+        list[str] | None,
+        typer.Option("--plugins", help="Folder of your own backends, ops and authors; its code is run."),
+    ] = None,
     processes: Annotated[
         int | None, typer.Option(help="Fresh processes in which the whole model is timed. Default: 5.")
     ] = None,
@@ -155,8 +185,11 @@ def optimize(
     flags |= {"backend": backend, "against": against, "top": top, "target_speedup": target_speedup}
     flags |= {"rest": rest, "threads": threads, "max_pairs": max_pairs, "model_processes": processes}
     flags |= {"op": op, "shape": tuple(shape) if shape else None, "budget_s": budget, "strategy": strategy}
-    flags |= {"author": author, "workers": workers, "max_evaluations": max_evaluations, "seed": seed}
-    flags |= {"max_cost": max_cost}
+    flags |= {"workers": workers, "max_evaluations": max_evaluations, "seed": seed, "max_cost": max_cost}
+    flags |= {"author": author[0], "beside": tuple(author[1:])} if author else {}
+    flags |= {"crew": crew, "analyst": analyst, "reflect": reflect, "seeds": seeds, "drafts": drafts}
+    flags |= {"lessons": lessons, "knowledge": tuple(knowledge) if knowledge else None}
+    flags |= {"plugins": tuple(plugged) if plugged else None}
     if op and model:
         raise BadInput("--op", f"the model {model!r} is given too", "Give one of them.")
     if shape and not op:

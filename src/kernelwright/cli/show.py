@@ -6,6 +6,7 @@ import typer
 
 from kernelwright.cli.optimize import end_to_end
 from kernelwright.cli.screen import Answer, HomeOption, JsonFlag, kernelwright_home, out, print_json
+from kernelwright.core.ledger import Ledger
 from kernelwright.store.summary import Summary
 
 
@@ -16,6 +17,8 @@ class ShowAnswer(Answer):
     """The run folder; the place of the journal if the run is another machine's."""
     summary: Summary
     """The run at a glance."""
+    ledger: Ledger | None = None
+    """What language models cost, per call and per kept gain; None if none was asked."""
 
 
 def show(
@@ -38,14 +41,20 @@ def show(
         found = node_answer(journal.tree(), journal.bodies(), folder, node)
         print_json(found) if as_json else print_node(found)
         return
-    answer = ShowAnswer(folder=str(folder or journal.name), summary=journal.summary())
+    summary = journal.summary()
+    ledger = None
+    if summary.kinds.get("llm_asked"):  # the events are walked for this alone
+        from kernelwright.core.ledger import ledger_of
+
+        ledger = ledger_of(journal.tree())
+    answer = ShowAnswer(folder=str(folder or journal.name), summary=summary, ledger=ledger)
     if as_json:
         print_json(answer)
         return
-    _print(answer.summary, answer.folder)
+    _print(answer.summary, answer.folder, answer.ledger)
 
 
-def _print(summary: Summary, folder: str) -> None:
+def _print(summary: Summary, folder: str, ledger: Ledger | None) -> None:
     console = out()
     console.print(
         f"[bold]{summary.run_id}[/]  {summary.model or ''}  on {summary.device or 'unknown device'}"
@@ -62,5 +71,11 @@ def _print(summary: Summary, folder: str) -> None:
     if summary.verified:
         for line in end_to_end(summary.verified):
             console.print(line, markup=False)
+    if ledger:
+        spent = ledger.total.spent
+        tokens = f"{spent.tokens_in:,} + {spent.tokens_out:,} tokens"
+        each = spent.seconds / max(1, spent.calls)
+        words = f"llm: {spent.calls} calls, {tokens}, {spent.money}, {each:.1f} s per call; {ledger.per_gain}"
+        console.print(words, markup=False)
     console.print(f"ended: {summary.ended}" if summary.ended else "not ended")
     console.print(f"[dim]{folder}[/]", soft_wrap=True)

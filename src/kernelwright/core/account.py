@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from kernelwright.core.amdahl import Hot, gain, reachable, together, within_reach
+from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.case import Case
 from kernelwright.core.device import Ceilings
 from kernelwright.core.errors import TargetOutOfReach
@@ -96,6 +97,8 @@ class Region(Frozen):
     """What one run of it must do; None for what computes nothing."""
     case: Case | None = None
     """Its case, for what is a problem."""
+    captured: CapturedRegion | None = None
+    """Its text and plain kernels of it, for a fusion."""
 
 
 class Account(Frozen):

@@ -1,6 +1,7 @@
 """`Brief` and `Answer`: what an author is told and what it says; both cross a pipe to authors that are programs."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -39,6 +40,46 @@ class Attempt(Frozen):
     """What was changed against its own first parent, as a bounded unified diff."""
 
 
+class Ending(StrEnum):
+    """How an attempt ended."""
+
+    KEPT = "kept"
+    """Proven faster, or as fast and simpler."""
+    REVERTED = "reverted"
+    """Right, and not proven faster."""
+    FAILED = "failed"
+    """Refused by the judge, or found out while it was timed."""
+
+
+class Memo(Frozen):
+    """A conclusion of the shared memory, as an author is told of it."""
+
+    candidate_hash: str
+    """From which attempt."""
+    number: int
+    """Its number in the run."""
+    parent_hash: str = ""
+    """What that was made from."""
+    agent: str
+    """Who tried it and concluded."""
+    relation: Literal["ancestor", "sibling", "elsewhere", "kin"]
+    """On the first parent's line, made from the same parent, elsewhere in the problem, or in another one of the op."""
+    outcome: Ending
+    """How it ended."""
+    status: Status
+    """What the judge said."""
+    speed: float | None = Field(default=None, gt=0)
+    """Baseline time over its time, if it is certified."""
+    why: str = ""
+    """What happened, in its author's words."""
+    avoid: tuple[str, ...] = ()
+    """What not to do again."""
+    try_next: tuple[str, ...] = ()
+    """What follows from it."""
+    change: str = ""
+    """Values and text it changed against its parent; empty where the attempt itself is told."""
+
+
 class Brief(Frozen):
     """Everything an author is told."""
 
@@ -58,6 +99,10 @@ class Brief(Frozen):
     """What the first parent waits for, strongest first."""
     attempts: tuple[Attempt, ...] = ()
     """Earlier attempts, as the memory mode has it."""
+    memos: tuple[Memo, ...] = ()
+    """What the crew concluded from attempts, the most relevant first, as the memory mode has it."""
+    prescription: str = ""
+    """The technique card to try first; authors at work at the same time are given different ones."""
     screenings: tuple[Screening, ...] = ()
     """Cheap looks taken at the first parent's own source, in any problem of the run, in order."""
     kin_screenings: tuple[Screening, ...] = ()
@@ -68,6 +113,8 @@ class Brief(Frozen):
     """What a candidate must be: the op's signature and the language's rules."""
     cards: tuple[str, ...] = ()
     """Techniques that apply here."""
+    notes: tuple[str, ...] = ()
+    """Rules, hardware notes and documents that match what the parent waits for, each with its name in front."""
     lessons: tuple[Lesson, ...] = ()
     """What was learnt before."""
     known: tuple[str, ...] = ()

@@ -89,6 +89,18 @@ class RunConfig(Frozen):
     """How the search chooses what to expand, a file of `strategies/`."""
     author: str = "auto"
     """Who proposes candidates, a file of `agents/`, with what follows a colon handed to it."""
+    beside: tuple[str, ...] = Field(default=(), strict=False)
+    """Further authors, at work at the same time and sharing what they conclude."""
+    crew: int | None = Field(default=None, ge=1, le=16)
+    """Authors at work at once; None takes as many as are named, and two where one llm is."""
+    analyst: Literal["llm", "rules"] = "llm"
+    """Who says what a kernel waits for where an llm writes: that llm, held to what was measured, or the rules alone."""
+    reflect: bool = True
+    """Whether an llm looks back on every attempt of its own, for the memory it shares with the crew."""
+    seeds: bool = True
+    """Whether the package's own kernels are judged first; without them authors begin with the reference alone."""
+    drafts: int = Field(default=4, ge=1, le=16)
+    """First kernels asked for at once where there is none: the first one certified ends the others."""
     workers: int = Field(default=2, ge=1, le=64)
     """Expansions asked for at once: they are built together and raced together."""
     seed: int = Field(default=0, ge=0)
@@ -107,8 +119,18 @@ class RunConfig(Frozen):
     """Probability of keeping a candidate that is not faster."""
     model_processes: int = Field(default=5, ge=3, le=50)
     """Fresh processes in which the whole model is timed with and without the winners."""
+    counters: Literal["auto", "off"] = "auto"
+    """Whether parents are put under a profiler for the diagnosis: `auto` where a GPU's counters can be read; `off`."""
     hidden_shapes: int = Field(default=8, ge=0, le=200)
     """Random legal shapes drawn for each evaluation, unknown to the author."""
+    lessons: bool = True
+    """Whether lessons and winners of earlier runs are used, and this run's are kept for later ones."""
+    knowledge: tuple[str, ...] = Field(default=(), strict=False)
+    """Folders of documents that briefs may quote: a chip's manual, a house style."""
+    plugins: tuple[str, ...] = Field(default=(), strict=False)
+    """Folders of your own ops, backends, strategies, agents and moves; their code is run."""
+    replays: str | None = None
+    """Run whose recorded replies are given again instead of asking a language model."""
     journal_url: str | None = None
     """SQLAlchemy URL of a shared journal; None keeps it in the run folder."""
 
@@ -147,7 +169,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(where, f"not valid TOML: {error}", "Mend that line or remove the file.") from error
     _refuse_unknown(where, values)
-    return values
+    # TOML has lists only, and a strict tuple takes none.
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def resolve(flags: Mapping[str, object], file_values: Mapping[str, object], where: str) -> RunConfig:

@@ -8,8 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGKILL
 
+PLUGIN_FOLDERS = "KERNELWRIGHT_PLUGINS"
+"""Folders of the user's own drawers, parted like PATH: every process of a run must find the same languages."""
 KEPT = (
     *("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME"),
+    PLUGIN_FOLDERS,
     *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
 )
 """What a toolchain or a driver may need; no other variable reaches a worker, the judge or the reference."""

@@ -52,6 +52,14 @@ class BadInput(KernelwrightError):
         super().__init__(f"{what}: {problem}. {remedy}")
 
 
+class BadCall(KernelwrightError):
+    """A call of a tool whose arguments are not what the tool takes."""
+
+    def __init__(self, tool: str, argument: str, problem: str, remedy: str) -> None:
+        self.tool, self.argument = tool, argument
+        super().__init__(f"Tool {tool!r}, argument {argument!r}: {problem}. {remedy}")
+
+
 class NotFound(KernelwrightError):
     """A file or folder that is not there."""
 
@@ -107,6 +115,16 @@ class JournalBusy(KernelwrightError):
         )
 
 
+class ShelfUnusable(KernelwrightError):
+    """A shelf of lessons that cannot be read or written."""
+
+    def __init__(self, path: object, detail: str) -> None:
+        super().__init__(
+            f"The shelf of lessons {str(path)!r} cannot be used: {detail}. "
+            "Move the file away to begin a new one, or pass --no-lessons."
+        )
+
+
 class BlobMissing(KernelwrightError):
     """A blob the journal names but the store does not hold, or holds with other content."""
 
@@ -142,24 +160,24 @@ class BadFrame(KernelwrightError):
 
 
 class ModelNotLoadable(KernelwrightError):
-    """A user's model that cannot be built."""
+    """A user's model or function that cannot be loaded."""
 
     def __init__(self, spec: str, problem: str, remedy: str) -> None:
-        super().__init__(f"Model {spec!r} cannot be loaded: {problem}. {remedy}")
+        super().__init__(f"{spec!r} cannot be loaded: {problem}. {remedy}")
 
 
 class InputsDoNotFit(KernelwrightError):
-    """Inputs a user's model cannot be called with."""
+    """Inputs a user's model or function cannot be called with."""
 
     def __init__(self, spec: str, problem: str, remedy: str) -> None:
-        super().__init__(f"The inputs do not fit the model {spec!r}: {problem}. {remedy}")
+        super().__init__(f"The inputs do not fit {spec!r}: {problem}. {remedy}")
 
 
 class OutOfMemory(KernelwrightError):
-    """A model or a call of it that is larger than the memory there is."""
+    """A model, a function or a call of it that is larger than the memory there is."""
 
     def __init__(self, spec: str, need: str, free: str, remedy: str) -> None:
-        super().__init__(f"Model {spec!r} is out of memory: {need}, and {free}. {remedy}")
+        super().__init__(f"{spec!r} is out of memory: {need}, and {free}. {remedy}")
 
 
 class DeviceMissing(KernelwrightError):
@@ -343,3 +361,36 @@ class LlmBadReply(LlmFailed):
 
     def __init__(self, provider: str, detail: str) -> None:
         super().__init__(provider, f"gave an unusable answer: {detail}", "Use a more capable model.")
+
+
+class LlmCancelled(LlmFailed):
+    """A question nobody waits for any more."""
+
+    def __init__(self, provider: str) -> None:
+        super().__init__(provider, "was told to stop before it answered", "Nothing is to be done.")
+
+
+class LlmNotRecorded(LlmFailed):
+    """A question that the recorded run never asked."""
+
+    def __init__(self, provider: str, role: str, used: int, total: int) -> None:
+        super().__init__(
+            provider,
+            f"was never asked this as {role} in the recording ({used} of {total} recorded replies were given)",
+            "The search took another way here: replay with --recorded-verdicts, with the version and the settings "
+            "that recorded the run.",
+        )
+
+
+class ReplayEnded(KernelwrightError):
+    """A replay that asks for a reply nobody recorded."""
+
+    def __init__(self, words: str) -> None:
+        super().__init__(words)
+
+
+class CannotReplay(KernelwrightError):
+    """A run that cannot be repeated from its recording."""
+
+    def __init__(self, run: str, problem: str, remedy: str) -> None:
+        super().__init__(f"Run {run!r} cannot be replayed: {problem}. {remedy}")

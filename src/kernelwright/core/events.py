@@ -7,15 +7,18 @@ from pydantic import Field, TypeAdapter
 
 from kernelwright.core.account import Against
 from kernelwright.core.candidate import Candidate
+from kernelwright.core.counters import CounterProfile
 from kernelwright.core.device import Device
+from kernelwright.core.diagnosis import Diagnosis
 from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.frozen import Frozen, canonical_json, digest
-from kernelwright.core.lesson import Lesson
+from kernelwright.core.lesson import Document, Lesson, WarmStart
 from kernelwright.core.problem import Problem
+from kernelwright.core.remark import Remark
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Screening
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the event bodies; a journal with a newer one is refused."""
 
 GENESIS = "0" * 64
@@ -99,14 +102,42 @@ class ExpansionAnswered(Frozen):
     """Hashes of what it proposed and the tree did not hold."""
     reason: str = ""
     """Why there is nothing new."""
+    cancelled: bool = False
+    """Whether nobody waited for the answer: another draft was certified first."""
 
 
 class LlmAsked(Frozen):
-    """A language model was asked for an expansion; its prompt and reply are blobs. It stands before the answer."""
+    """A language model was asked for an expansion, or looked back on one; its prompt and reply are blobs.
+
+    What was asked for an answer stands before it.
+    """
 
     kind: Literal["llm_asked"] = "llm_asked"
     expansion: Expansion
     exchange: Exchange
+    candidate_hash: str = ""
+    """The judged candidate it was asked about; empty if it was asked for a new one."""
+
+
+class Analysed(Frozen):
+    """A language model was asked what a candidate waits for: once, for everybody who is to make it faster."""
+
+    kind: Literal["analysed"] = "analysed"
+    problem_hash: str
+    candidate_hash: str
+    agent: str
+    """Who was asked."""
+    diagnoses: tuple[Diagnosis, ...] = ()
+    """What it said, its evidence checked; none if the rules' own diagnoses stand."""
+    reason: str = ""
+    """Why there are none."""
+
+
+class Remarked(Frozen):
+    """An author looked back on an attempt of its own: an entry of the shared memory."""
+
+    kind: Literal["remarked"] = "remarked"
+    remark: Remark
 
 
 class SearchEscalated(Frozen):
@@ -143,6 +174,15 @@ class Evaluated(Frozen):
     evaluation: Evaluation
 
 
+class Profiled(Frozen):
+    """A parent of an expansion was put under a profiler, once in a run; the counters are in the journal itself."""
+
+    kind: Literal["profiled"] = "profiled"
+    problem_hash: str
+    candidate_hash: str
+    profile: CounterProfile
+
+
 class Compared(Frozen):
     """The judge compared two candidates."""
 
@@ -162,6 +202,18 @@ class LessonLearnt(Frozen):
 
     kind: Literal["lesson_learnt"] = "lesson_learnt"
     lesson: Lesson
+
+
+class KnowledgeGiven(Frozen):
+    """What earlier runs and the user's folders gave a run: read once when it began, never again."""
+
+    kind: Literal["knowledge_given"] = "knowledge_given"
+    lessons: tuple[Lesson, ...] = ()
+    """Lessons of earlier runs that apply to its problems, best first."""
+    starts: tuple[WarmStart, ...] = ()
+    """Earlier winners that are judged beside the seeds."""
+    documents: tuple[Document, ...] = ()
+    """Texts of the folders that were named."""
 
 
 class WinnerTried(Frozen):
@@ -237,13 +289,17 @@ Body = Annotated[
     | ExpansionAsked
     | ExpansionAnswered
     | LlmAsked
+    | Analysed
+    | Remarked
     | SearchEscalated
     | ProblemEnded
     | Screened
     | Evaluated
+    | Profiled
     | Compared
     | Decided
     | LessonLearnt
+    | KnowledgeGiven
     | WinnerTried
     | ModelVerified
     | RunEnded
@@ -269,11 +325,15 @@ def problem_of(body: Body) -> str | None:
             return about.problem_hash
         case Decided(decision=about):
             return about.problem_hash
+        case Remarked(remark=about):
+            return about.problem_hash
         case (
             CandidateProposed(problem_hash=key)
             | SearchEscalated(problem_hash=key)
             | ProblemEnded(problem_hash=key)
             | WinnerTried(problem_hash=key)
+            | Profiled(problem_hash=key)
+            | Analysed(problem_hash=key)
         ):
             return key
         case _:

@@ -23,6 +23,9 @@ class Exchange(Noun):
     """As it was sent; None if it was left to the server."""
     seed: int | None = None
     """As it was sent; None if none was."""
+    topic: str = ""
+    """What it was about: the candidate, or the expansion; with it a replay finds the reply to a prompt whose times
+    differ."""
     prompt_hash: str
     """Blob with everything that was sent."""
     reply_hash: str | None = None

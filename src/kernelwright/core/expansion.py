@@ -33,6 +33,8 @@ class Expansion(Frozen):
     """Which of the parent's diagnoses to work on, strongest first; past the last one the author chooses anew."""
     hint: str = ""
     """A few words on what is wanted of this expansion."""
+    worker: int = Field(default=0, ge=0)
+    """For which author of the crew."""
 
 
 class Allowance(Frozen):

@@ -2,6 +2,7 @@
 
 from pydantic import Field, model_validator
 
+from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
 from kernelwright.core.frozen import Noun
@@ -18,6 +19,8 @@ class Problem(Noun):
     """Where it must be fast."""
     reference: str | None = None
     """`module:qualname`, `file:PATH#SHA256` or blob of the captured region if the reference is not the op's own."""
+    captured: CapturedRegion | None = None
+    """What it computes as text, for a region captured from a model; what it says beyond the reference rides along."""
     count: int = Field(default=1, ge=1)
     """How often the region occurs in the model; no part of the identity."""
     share: float = Field(default=1.0, ge=0, le=1)
@@ -26,7 +29,9 @@ class Problem(Noun):
     def identity(self) -> object:
         """Return op, cases with their weights, device and reference."""
         cases = sorted((case.hash, case.weight) for case in self.cases)
-        return [self.op, cases, self.device.hash, self.reference]
+        # A region is what its text says, wherever the file of it lies.
+        reference = self.captured.reference_hash if self.captured else self.reference
+        return [self.op, cases, self.device.hash, reference]
 
     @model_validator(mode="after")
     def _cases_belong(self) -> "Problem":

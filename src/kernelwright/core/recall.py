@@ -1,18 +1,16 @@
 """What an author is told of the tree: the memory modes, and the part of a `Brief` that follows from the tree alone."""
 
 import math
-from difflib import unified_diff
 from typing import Literal
 
 from kernelwright.core.brief import Attempt, Brief
+from kernelwright.core.difference import change_of
 from kernelwright.core.expansion import Expansion, Memory
 from kernelwright.core.normal import known_keys
 from kernelwright.core.search import Speeds, failure_of, last_verdict, speeds
 from kernelwright.core.tree import Node, Tree
 from kernelwright.core.verdict import Screening
 
-MAX_CHANGE = 4000
-"""Characters of a diff an author is told."""
 MAX_ATTEMPTS = 12
 """Attempts of one relation an author is told of, the latest ones."""
 
@@ -42,7 +40,7 @@ def brief_of(tree: Tree, expansion: Expansion, seed: int) -> Brief:
 
 def _screenings(tree: Tree, expansion: Expansion) -> tuple[tuple[Screening, ...], tuple[Screening, ...]]:
     """Return the looks at the first parent's source, and at the sources of its ancestors and the other parents."""
-    lines = [_line(tree, expansion.problem_hash, parent) for parent in expansion.parents]
+    lines = [line_of(tree, expansion.problem_hash, parent) for parent in expansion.parents]
     sources = [node.candidate.source for line in lines for node in line]
     own: list[Screening] = []
     kin: list[Screening] = []
@@ -59,7 +57,7 @@ def remembered(tree: Tree, expansion: Expansion) -> tuple[Attempt, ...]:
     measured, problem = speeds(tree, expansion.problem_hash), expansion.problem_hash
     told: list[Attempt] = []
     if expansion.memory in (Memory.INHERIT, Memory.BOTH):
-        line = _line(tree, problem, expansion.parents[0])[1:][:MAX_ATTEMPTS]
+        line = line_of(tree, problem, expansion.parents[0])[1:][:MAX_ATTEMPTS]
         told += [_attempt(tree, node, "ancestor", measured) for node in reversed(line)]
     if expansion.memory in (Memory.SIBLINGS, Memory.BOTH):
         children = [
@@ -74,7 +72,7 @@ def remembered(tree: Tree, expansion: Expansion) -> tuple[Attempt, ...]:
     return tuple(told)
 
 
-def _line(tree: Tree, problem: str, own: str) -> list[Node]:
+def line_of(tree: Tree, problem: str, own: str) -> list[Node]:
     """Return a node and its first parents up to the seed."""
     line: list[Node] = []
     while (node := tree.nodes.get((problem, own))) and node not in line:
@@ -101,13 +99,5 @@ def _attempt(tree: Tree, node: Node, relation: Literal["ancestor", "sibling"], m
         reason=reason,
         speed=None if speed is None else math.exp(speed),
         choices=candidate.choices,
-        change=_change(above.candidate.source, candidate.source) if above else "",
+        change=change_of(above.candidate, candidate) if above else "",
     )
-
-
-def _change(before: str, after: str) -> str:
-    if before == after:  # only values were changed: the table of choices tells of them
-        return ""
-    lines = unified_diff(before.splitlines(), after.splitlines(), "parent", "attempt", lineterm="", n=1)
-    text = "\n".join(lines)
-    return text if len(text) <= MAX_CHANGE else text[:MAX_CHANGE] + "\n[cut]"

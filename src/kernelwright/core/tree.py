@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.counters import CounterProfile
 from kernelwright.core.events import (
+    Analysed,
     Body,
     CandidateProposed,
     Compared,
@@ -12,12 +14,15 @@ from kernelwright.core.events import (
     Evaluated,
     ExpansionAnswered,
     ExpansionAsked,
+    KnowledgeGiven,
     LessonLearnt,
     LlmAsked,
     ModelRanked,
     ModelVerified,
     ProblemEnded,
     ProblemFound,
+    Profiled,
+    Remarked,
     RunEnded,
     RunStarted,
     Screened,
@@ -28,6 +33,7 @@ from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
+from kernelwright.core.remark import Remark
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Screening
 
 
@@ -43,8 +49,16 @@ class Node:
     screenings: list[Screening] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     """Comparisons in which it was the challenger."""
+    profiles: list[CounterProfile] = field(default_factory=list)
+    """What a profiler found of it."""
     decision: Decision | None = None
     children: list[str] = field(default_factory=list)
+    expansion: Expansion | None = None
+    """What it is an answer to; None for a seed, a baseline or a submission."""
+    analysis: Analysed | None = None
+    """What an llm said it waits for; None if none was asked."""
+    remark: Remark | None = None
+    """What its author concluded from it."""
 
 
 @dataclass
@@ -68,6 +82,8 @@ class Quest:
     heard: int = 0
     """Lessons of the run that were known when it was last worked on or given up."""
     ended: ProblemEnded | None = None
+    exchanges: list[Exchange] = field(default_factory=list)
+    """What language models were asked since the last of their kernels was kept."""
 
     def apply(self, body: Body) -> None:
         """Fold one more event of the problem in."""
@@ -75,6 +91,9 @@ class Quest:
             case ExpansionAsked(expansion=expansion):
                 self.pending.append(expansion)
                 self.asked, self.ended = self.asked + 1, None
+            case ExpansionAnswered(expansion=expansion, cancelled=True):
+                self.pending.remove(expansion)
+                self.looks = 0
             case ExpansionAnswered(expansion=expansion, candidates=candidates):
                 self.pending.remove(expansion)
                 self.looks = 0
@@ -104,8 +123,13 @@ class Tree:
     quests: dict[str, Quest] = field(default_factory=dict)
     """How the search of every problem stands, by problem hash."""
     lessons: list[Lesson] = field(default_factory=list)
+    """What this run has learnt, in order."""
+    given: KnowledgeGiven = field(default_factory=KnowledgeGiven)
+    """What it was given when it began."""
     exchanges: list[Exchange] = field(default_factory=list)
     """What language models were asked and answered, in order."""
+    gains: list[tuple[str, str, tuple[Exchange, ...]]] = field(default_factory=list)
+    """Problem and candidate of every kept kernel of a language model, with what was asked since the one before."""
     ranked: ModelRanked | None = None
     tried: dict[str, WinnerTried] = field(default_factory=dict)
     """By problem hash, what came of putting its winner into the model, in that order."""
@@ -127,19 +151,30 @@ class Tree:
                 self._node(evaluation.problem_hash, evaluation.candidate_hash).evaluations.append(evaluation)
             case Compared(comparison=comparison):
                 self._node(comparison.problem_hash, comparison.challenger_hash).comparisons.append(comparison)
+            case Profiled(problem_hash=key, candidate_hash=own, profile=profile):
+                self._node(key, own).profiles.append(profile)
             case Decided(decision=decision):
                 self._decide(decision)
             case ExpansionAsked(expansion=expansion) | ExpansionAnswered(expansion=expansion):
                 self._quest(expansion.problem_hash, body)
+                for own in body.candidates if isinstance(body, ExpansionAnswered) else ():
+                    self._node(expansion.problem_hash, own).expansion = expansion
             case SearchEscalated(problem_hash=key) | ProblemEnded(problem_hash=key):
                 self._quest(key, body)
             case ProblemFound(problem=problem):
                 self.problems[problem.hash] = problem
                 self.quests.setdefault(problem.hash, Quest())
-            case LlmAsked(exchange=exchange):
+            case LlmAsked(exchange=exchange, expansion=expansion):
                 self.exchanges.append(exchange)
+                self.quests.setdefault(expansion.problem_hash, Quest()).exchanges.append(exchange)
+            case Analysed(problem_hash=key):
+                self._node(key, body.candidate_hash).analysis = body
+            case Remarked(remark=remark):
+                self._node(remark.problem_hash, remark.candidate_hash).remark = remark
             case LessonLearnt(lesson=lesson):
                 self.lessons.append(lesson)
+            case KnowledgeGiven():
+                self.given = body
             case ModelRanked():
                 self.ranked = body
             case WinnerTried(problem_hash=key):
@@ -170,6 +205,9 @@ class Tree:
         if node.candidate.origin is Origin.AUTHOR and (quest := self.quests.get(decision.problem_hash)):
             # What loses its title later was counted when it was first decided on.
             quest.reverts = 0 if decision.kept else quest.reverts + (node.decision is None)
+            if decision.kept and node.decision is None and node.expansion is not None and quest.exchanges:
+                self.gains.append((node.problem_hash, node.candidate.hash, tuple(quest.exchanges)))
+                quest.exchanges = []
         node.decision = decision
         held = self.titles.setdefault(decision.problem_hash, [])
         if decision.kept and decision.candidate_hash in held:

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -13,24 +14,28 @@ from kernelwright.core import plugins
 from kernelwright.core.account import Against, Ranking, refuse_out_of_reach
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device
-from kernelwright.core.errors import BadConfig, NothingToOptimize
+from kernelwright.core.errors import BadConfig, CannotReplay, NothingToOptimize
 from kernelwright.core.events import Body, ProblemFound, RunStarted
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
 from kernelwright.core.model_spec import refuse_foreign
-from kernelwright.core.ports import Agent
 from kernelwright.core.tree import Tree
+from kernelwright.engine.crew import crew_of, has_llm
 from kernelwright.engine.inbox import collect, has_mail
 from kernelwright.engine.judging import device_for, problem_at
+from kernelwright.engine.knowing import knowledge_given, shelve
 from kernelwright.engine.loop import optimize
 from kernelwright.engine.offering import languages, offered, refuse_unusable
 from kernelwright.engine.profile import profiled, ranked
-from kernelwright.engine.run import Run
+from kernelwright.engine.program import write_program
+from kernelwright.engine.regions import regions_folder, write_regions
+from kernelwright.engine.run import Member, Recording, Run
 from kernelwright.engine.seeds import Seeds
 from kernelwright.engine.service import JudgeClient, Show
 from kernelwright.engine.sittings import sit_down, sittings, spent
-from kernelwright.hardware.calibrate import ceilings
+from kernelwright.hardware.calibrate import ceilings, known_ceilings
 from kernelwright.hardware.detect import torch_device, usable_cores
+from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.journal import Journal, JournalWriter
 from kernelwright.store.locate import new_run_id, runs_folder
@@ -88,17 +93,6 @@ def measured(config: RunConfig, home: Path, threads: int, show: Show) -> tuple[M
     return found, order
 
 
-def author_of(config: RunConfig) -> Agent | None:
-    """Return who proposes candidates; `none` leaves it at the seeds."""
-    name, _, detail = config.author.partition(":")
-    if name == "none":
-        return None
-    author: Agent = plugins.load("agents", name).author(detail)
-    if (check := getattr(author, "check", None)) is not None:
-        check()  # a key that is refused is told now, not after the baselines
-    return author
-
-
 def _opening(
     config: RunConfig, home: Path, threads: int, show: Show
 ) -> tuple[Device, tuple[str, ...], list[Body]]:
@@ -111,20 +105,35 @@ def _opening(
     found, order = measured(config, home, threads, show)
     device = torch_device(found.device)
     names = languages(config, device)
-    problems, told = offered(order, device, names, config.top, found.eager.total_us)
+    problems, told = offered(
+        order, device, names, config.top, found.eager.total_us,
+        drafts=has_llm(config), regions_in=regions_folder(home),
+    )  # fmt: skip
     return device, names, [told, *(ProblemFound(problem=problem) for problem in problems)]
 
 
-def start(config: RunConfig, home: Path, show: Show, watch: Watch = unwatched) -> Path:
-    """Carry out a whole run and return its folder."""
+def start(config: RunConfig, home: Path, show: Show, watch: Watch = unwatched, run_id: str = "") -> Path:
+    """Carry out a whole run and return its folder; who must know its id beforehand gives one."""
+    with plugins.using(config.plugins):
+        return _start(found_again(config), home, show, watch, run_id)
+
+
+def found_again(config: RunConfig) -> RunConfig:
+    """Return the settings with the folders they name as they are found from anywhere."""
+    plugged = tuple(str(Path(folder).resolve()) for folder in config.plugins)
+    known = tuple(str(Path(folder).resolve()) for folder in config.knowledge)
+    return config.model_copy(update={"plugins": plugged, "knowledge": known})
+
+
+def _start(config: RunConfig, home: Path, show: Show, watch: Watch, run_id: str) -> Path:
     begun = datetime.now(UTC)
     refuse_unusable(config)  # before anything is written or measured
-    author, _ = author_of(config), plugins.load("strategies", config.strategy)
+    crew, _ = crew_of(config), plugins.load("strategies", config.strategy)
     with disk_errors(runs_folder(home)):
         make_folder(runs_folder(home))
     threads = config.threads or usable_cores()
     device, names, opening = _opening(config, home, threads, show)
-    beginning = Beginning(begun, device, Seeds(names, threads), tuple(opening), author)
+    beginning = Beginning(begun, device, Seeds(names, threads), tuple(opening), crew, run_id)
     return begin(config, home, beginning, show, watch)
 
 
@@ -138,40 +147,58 @@ class Beginning:
     seeds: Seeds
     events: tuple[Body, ...]
     """Its problems, and what is told of them."""
-    author: Agent | None = None
+    crew: tuple[Member, ...] = ()
+    run_id: str = ""
+    """What it is to be called; empty leaves that to the clock."""
+    recording: Recording | None = None
+    """The run it repeats."""
+    judge: JudgeClient | None = None
+    """Who judges, if not a judge of its own."""
+    texts: tuple[bytes, ...] = ()
+    """What its events name by hash."""
 
 
 def begin(config: RunConfig, home: Path, beginning: Beginning, show: Show, watch: Watch = unwatched) -> Path:
     """Carry out a new run on problems that are known, and return its folder."""
-    run_id = new_run_id(datetime.now(UTC), os.urandom(3))
+    run_id = beginning.run_id or new_run_id(datetime.now(UTC), os.urandom(3))
     folder = runs_folder(home) / run_id
     with disk_errors(folder):
         make_folder(folder)
     sit_down(folder, 0, beginning.at)
     with Journal.create(config.journal_url or folder, run_id) as journal:
         run = _run(config, beginning.device, beginning.seeds, folder, journal, Tree(), show, watch)
-        run.author, run.cache = beginning.author, inductor_cache(home)
+        run.crew, run.cache = beginning.crew, inductor_cache(home)
         started = RunStarted(config=_shown(config), versions=versions(), device=beginning.device)
+        run.recording, blobs = beginning.recording, Blobs(folder / "blobs")
+        for text in beginning.texts:
+            blobs.put(text)
         run.record([started, *beginning.events])
+        if beginning.recording is None:  # what was given then is among the events
+            run.record([knowledge_given(run, home)])
         run.spent.seconds = (datetime.now(UTC) - beginning.at).total_seconds()
-        _carry_out(run, home, show)
+        _carry_out(run, home, show, beginning.judge)
     return folder
 
 
-def resume(folder: Path, home: Path, show: Show, watch: Watch = unwatched) -> Path:
-    """Take a run up where its journal ends, and return its folder."""
+def resume(
+    folder: Path, home: Path, show: Show, watch: Watch = unwatched, judge: JudgeClient | None = None
+) -> Path:
+    """Take a run up where its journal ends, and return its folder; a judge of its own judges unless one is given."""
     begun = datetime.now(UTC)
-    with Journal.open_for_writing(folder) as journal:
+    with Journal.open_for_writing(folder) as journal, ExitStack() as stack:
         tree = journal.tree()
         if tree.started is None:
             raise BadConfig(str(folder), "the journal has no beginning", "Start a new run.")
         config = RunConfig.model_validate(tree.started.config)
+        if config.replays:
+            raise CannotReplay(config.replays, f"{folder.name} is a replay that ended", "Replay it again.")
         refuse_foreign(config.model or "", home)
+        stack.enter_context(plugins.using(config.plugins))
         device, threads = tree.started.device, config.threads or usable_cores()
         run = _run(
             config, device, Seeds(languages(config, device), threads), folder, journal, tree, show, watch
         )
-        run.author, run.cache = author_of(config), inductor_cache(home)
+        run.crew, run.cache = crew_of(config), inductor_cache(home)
         run.spent = spent(journal.events(), sittings(folder))
         if is_over(tree) and not has_mail(folder):
             show("the run has ended; nothing is left to do")
@@ -183,7 +210,7 @@ def resume(folder: Path, home: Path, show: Show, watch: Watch = unwatched) -> Pa
         if is_over(tree):
             show("the run has ended; what was submitted since holds nothing new")
             return folder
-        _carry_out(run, home, show)
+        _carry_out(run, home, show, judge)
     return folder
 
 
@@ -212,8 +239,14 @@ def _run(
     return run
 
 
-def _carry_out(run: Run, home: Path, show: Show) -> None:
+def _carry_out(run: Run, home: Path, show: Show, given: JudgeClient | None = None) -> None:
     config, folder = run.config, run.folder
+    write_program(run, home)
+    write_regions(run.tree.problems.values())
+    if given is not None:
+        run.ceilings = known_ceilings(run.device, home)
+        optimize(run, given)
+        return
     settings = JudgeSettings(
         threads=run.threads,
         max_pairs=config.max_pairs,
@@ -227,5 +260,6 @@ def _carry_out(run: Run, home: Path, show: Show) -> None:
     judge = JudgeClient(settings, show)
     try:
         optimize(run, judge)
+        shelve(run, home)
     finally:
         judge.close()

@@ -1,36 +1,31 @@
-"""Asking authors: the strategy says what to expand, the brief says everything about it, the looks come first.
+"""Asking authors: the strategy says what to expand, the brief says everything about it.
 
-An answer is journalled together with what it proposes. An author that is killed with the run is simply asked again:
-the brief is a function of the tree and of the ceilings, which are measured once, so it is the same brief.
+The brief is a function of the tree and of the ceilings, which are measured once: an author that is killed with the run
+is simply asked again, with the same brief.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import zip_longest
 
 from kernelwright.core import plugins
-from kernelwright.core.brief import Brief, Trial
-from kernelwright.core.candidate import Candidate
+from kernelwright.core.brief import Brief
+from kernelwright.core.candidate import Origin
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.diagnosis import Diagnosis
-from kernelwright.core.events import (
-    Body,
-    CandidateProposed,
-    ExpansionAnswered,
-    ExpansionAsked,
-    LlmAsked,
-    Screened,
-)
+from kernelwright.core.events import Body, ExpansionAsked
 from kernelwright.core.expansion import Allowance, Expansion, Memory
-from kernelwright.core.marked import outside_unchanged
-from kernelwright.core.normal import key_of, known_keys
+from kernelwright.core.memory import conclusions
 from kernelwright.core.ports import Strategy
 from kernelwright.core.problem import Problem
 from kernelwright.core.recall import brief_of
-from kernelwright.core.search import rng_at
+from kernelwright.core.search import nodes_of, rng_at
 from kernelwright.core.technique import Language, Technique, Wanted, architecture_of, chosen
+from kernelwright.core.tree import Node
+from kernelwright.engine.crew import spread
 from kernelwright.engine.diagnosing import diagnoses_of
+from kernelwright.engine.knowing import lessons_for, notes_for
 from kernelwright.engine.run import Run
-from kernelwright.engine.service import JudgeClient
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.playbook import read_playbook
 
@@ -46,17 +41,28 @@ def ask(run: Run, problem: Problem) -> bool:
     quest = run.tree.quests[problem.hash]
     allowance = Allowance(
         problem_hash=problem.hash,
-        expansions=run.config.workers,
+        expansions=_room(run, problem),
         pending=tuple(quest.pending),
         barren=tuple(quest.barren),
     )
     name = strategy_of(run, problem)
     strategy: Strategy = plugins.load("strategies", name)
     wanted = strategy.choose(run.tree, allowance, rng_at(run.tree, allowance, run.config.seed))
-    asked: list[Body] = [ExpansionAsked(strategy=name, expansion=_bolder(one, quest.level)) for one in wanted]
+    shared = spread(wanted, quest.pending, quest.asked, max(1, len(run.members)))
+    asked: list[Body] = [ExpansionAsked(strategy=name, expansion=_bolder(one, quest.level)) for one in shared]
     if asked:
         run.record(asked)
     return bool(asked)
+
+
+def _room(run: Run, problem: Problem) -> int:
+    """Return how many expansions are asked for at once: one for every author, or drafts while there is no kernel."""
+    is_thinking = any(member.thinker for member in run.members)
+    if is_thinking and all(
+        node.candidate.origin is Origin.BASELINE for node in nodes_of(run.tree, problem.hash)
+    ):
+        return run.config.drafts
+    return len(run.members) if len(run.members) > 1 else run.config.workers
 
 
 def strategy_of(run: Run, problem: Problem) -> str:
@@ -73,84 +79,33 @@ def _bolder(expansion: Expansion, level: int) -> Expansion:
     return expansion.model_copy(update={"hint": BOLDER, "memory": Memory.SIBLINGS})
 
 
-def answer(run: Run, judge: JudgeClient, problem: Problem) -> None:
-    """Have the author answer the oldest expansion; looks it wants first are taken, and it is asked again later."""
-    assert run.author is not None, "nothing is asked for without an author"
-    quest = run.tree.quests[problem.hash]
-    expansion = quest.pending[0]
-    given = run.author.propose(brief(run, expansion, MOST_LOOKS - quest.looks))
-    blobs = Blobs(run.folder / "blobs")
-    for text in given.texts:
-        blobs.put(text.encode())
-    said: list[Body] = [LlmAsked(expansion=expansion, exchange=one) for one in given.exchanges]
-    if given.trials and quest.looks < MOST_LOOKS and not given.proposals:
-        look(run, judge, problem, given.trials, said)
-        return
-    known = set(known_keys(run.tree, problem.hash))
-    fresh, reasons = list[Candidate](), [given.reason] if given.reason else []
-    for proposal in given.proposals:
-        candidate = proposal.candidate(problem, expansion.parents)
-        if words := refused(run, problem, candidate, known):
-            reasons.append(words)
-        else:
-            known.add(key_of(candidate))
-            fresh.append(candidate)
-    told: list[Body] = [
-        CandidateProposed(problem_hash=problem.hash, candidate=candidate) for candidate in fresh
-    ]
-    answered = ExpansionAnswered(
-        expansion=expansion,
-        author=run.config.author,
-        candidates=tuple(candidate.hash for candidate in fresh),
-        reason="" if fresh else "; ".join(reasons) or "no proposal",
-    )
-    run.record([*said, *told, answered])
-    for candidate in fresh:
-        judge.prepare(problem, candidate)
-
-
-def refused(run: Run, problem: Problem, candidate: Candidate, known: Container[str]) -> str | None:
-    """Return why a proposal is not judged at all, or None."""
-    if candidate.backend not in run.seeds.backends:
-        return f"language {candidate.backend!r}, which this run does not use"
-    if key_of(candidate) in known:
-        return "in the tree already"
-    for parent in candidate.parents[:1]:
-        before = run.tree.nodes[problem.hash, parent].candidate
-        if before.backend == candidate.backend and (
-            words := outside_unchanged(before.source, candidate.source)
-        ):
-            return words
-    return None
-
-
-def look(
-    run: Run, judge: JudgeClient, problem: Problem, trials: Sequence[Trial], said: Sequence[Body] = ()
-) -> None:
-    """Take the looks an author wants, one candidate's together."""
-    by_candidate: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_candidate.setdefault(trial.candidate_hash, []).append(trial)
-    told: list[Body] = [*said]
-    for own, wanted in by_candidate.items():
-        candidate = run.tree.nodes[problem.hash, own].candidate
-        told += [Screened(screening=one) for one in judge.screen(problem, candidate, tuple(wanted))]
-    run.record(told)
-
-
 def brief(run: Run, expansion: Expansion, looks: int) -> Brief:
     """Return everything an author is told: what follows from the tree, the contract, and the cards that apply."""
-    found = brief_of(run.tree, expansion, run.config.seed + run.tree.quests[expansion.problem_hash].asked)
+    # Authors asked at the same time draw different things: a server with the same seed says the same twice.
+    apart = expansion.worker if expansion.parents else expansion.diagnosis
+    found = brief_of(
+        run.tree, expansion, run.config.seed + run.tree.quests[expansion.problem_hash].asked + apart
+    )
     problem = found.problem
     backend = found.parents[0].backend if found.parents else run.seeds.backends[0]
     known = cards(problem, backend)
     waits = _diagnoses(run, expansion, known)
+    told = _prescribed_first(known, waits, expansion)
+    prescription = ""
+    if run.members and run.member(expansion).thinker and (orders := prescriptions(waits, known)):
+        prescription = orders[expansion.diagnosis % len(orders)]
+        told = sorted(told, key=lambda card: card.name != prescription)
+    wait = waits[expansion.diagnosis].category.value if expansion.diagnosis < len(waits) else ""
     return found.model_copy(
         update={
-            "contract": contract(problem, backend),
+            "contract": contract(problem, backend)
+            + ("" if found.parents else _reference(run, problem, backend)),
             "diagnoses": tuple(one.text for one in waits),
-            "cards": tuple(card.markdown for card in _prescribed_first(known, waits, expansion)[:CARDS]),
-            "lessons": tuple(one for one in run.tree.lessons if one.op in (None, problem.op)),
+            "prescription": prescription,
+            "memos": conclusions(run.tree, expansion, wait),
+            "cards": tuple(card.markdown for card in told[:CARDS]),
+            "lessons": lessons_for(run.tree, problem, backend),
+            "notes": notes_for(run, problem, backend, waits, expansion.diagnosis),
             "most_trials": min(found.most_trials, max(0, looks)),
         }
     )
@@ -160,7 +115,21 @@ def _diagnoses(run: Run, expansion: Expansion, known: Sequence[Technique]) -> li
     """Return what the first parent waits for, strongest first."""
     problem = run.tree.problems[expansion.problem_hash]
     node = run.tree.nodes[problem.hash, expansion.parents[0]] if expansion.parents else None
-    return [] if node is None else diagnoses_of(problem, node, known, run.ceilings)
+    return [] if node is None else waits_of(run, problem, node, known)
+
+
+def waits_of(run: Run, problem: Problem, node: Node, known: Sequence[Technique]) -> list[Diagnosis]:
+    """Return what a candidate waits for: what an llm said of it and could prove, else what the rules say."""
+    if node.analysis is not None and node.analysis.diagnoses:
+        return [*node.analysis.diagnoses]
+    return diagnoses_of(problem, node, known, run.ceilings)
+
+
+def prescriptions(waits: Sequence[Diagnosis], known: Sequence[Technique]) -> list[str]:
+    """Return the cards to try, each once: the first of every diagnosis, the second of every one, then all others."""
+    rows = zip_longest(*(one.prescriptions for one in waits))
+    named = [name for row in rows for name in row if name is not None]
+    return list(dict.fromkeys((*named, *(card.name for card in known)))) if waits else []
 
 
 def _prescribed_first(
@@ -170,6 +139,30 @@ def _prescribed_first(
     wanted = waits[expansion.diagnosis].prescriptions if expansion.diagnosis < len(waits) else ()
     places = {name: place for place, name in enumerate(wanted)}
     return sorted(known, key=lambda card: places.get(card.name, len(places)))
+
+
+def _reference(run: Run, problem: Problem, backend: str) -> str:
+    """Return what a first kernel is written from: the baseline's source, the signature, and the language's headers."""
+    case = problem.cases[0]
+    words = [
+        *(f"input {one.name}: {'x'.join(map(str, one.shape))} {one.dtype.value}" for one in case.inputs),
+        *(f"scalar {name}, such as {value}" for name, value in case.scalars.items()),
+        *(f"output {one.name}: {'x'.join(map(str, one.shape))} {one.dtype.value}" for one in case.outputs),
+    ]
+    told = f"\nIn this order, at the first case: {'; '.join(words)}."
+    for node in nodes_of(run.tree, problem.hash):
+        if node.candidate.origin is Origin.BASELINE and node.candidate.backend == "eager":
+            told += f"\nThe reference, in PyTorch:\n```python\n{node.candidate.source.rstrip()}\n```"
+    for header in getattr(plugins.load("backends", backend), "SIGNATURE_FILES", ()):
+        told += f"\n`{header.name}`:\n```cpp\n{header.read_text(encoding='utf-8').rstrip()}\n```"
+    return told
+
+
+def keep_texts(run: Run, texts: Iterable[str]) -> None:
+    """Put prompts and replies where the exchanges name them by hash."""
+    blobs = Blobs(run.folder / "blobs")
+    for text in texts:
+        blobs.put(text.encode())
 
 
 def contract(problem: Problem, backend: str) -> str:

@@ -7,13 +7,13 @@ to win.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Case
 from kernelwright.core.device import Ceiling, Ceilings, Device, DeviceKind
 from kernelwright.core.diagnosis import Diagnosis, Metric, MetricSource
-from kernelwright.core.plan import Launch, kernel_unit
+from kernelwright.core.plan import Launch, LaunchPlan, kernel_unit
 from kernelwright.core.plan_language import PlanFault, parse_plan, run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work, memory_time_us
@@ -73,12 +73,21 @@ def metrics_of(
     if verdict is None or timing is None:
         return ()
     work: Work = plugins.load("ops", problem.op).work(case)
-    found = [*_timed(timing, work, problem.device), *_placed(timing, work, problem.device, ceilings)]
+    found = timed_metrics(timing, work, problem.device, ceilings)
     if problem.device.kind is DeviceKind.CPU:
         found += _threaded(node, verdict)
     elif plugins.load("backends", node.candidate.backend).TIER == "A":
         found += _launched(node, case, problem.device, verdict)
+    for profile in node.profiles:
+        found += profile.as_metrics() if profile.case_hash == case.hash else ()
     return tuple(found)
+
+
+def timed_metrics(
+    timing: CaseTiming, work: Work, device: Device, ceilings: Ceilings | None = None
+) -> list[Metric]:
+    """Return what follows from a time: cold against warm, and where it lies under the roofline."""
+    return [*_timed(timing, work, device), *_placed(timing, work, device, ceilings)]
 
 
 def _verdict(node: Node) -> Evaluation | None:
@@ -114,7 +123,7 @@ def _placed(timing: CaseTiming, work: Work, device: Device, ceilings: Ceilings |
     time_us, roofline = timing.median_us, MetricSource.ROOFLINE
     found = [
         _metric(names.BYTES_READ, work.bytes_read, "bytes", roofline),
-        _metric("bytes_written", work.bytes_written, "bytes", roofline),
+        _metric(names.BYTES_WRITTEN, work.bytes_written, "bytes", roofline),
         _metric("flops", work.flops, "", roofline),
     ]
     ceilings = ceilings or _from_sheet(timing, work, device)
@@ -166,16 +175,23 @@ def _threaded(node: Node, verdict: Evaluation) -> list[Metric]:
 
 
 def _launched(node: Node, case: Case, device: Device, verdict: Evaluation) -> list[Metric]:
-    """Return what the plan launches and what the compiler told of its largest kernel."""
+    """Return what a judged candidate launches, and what the compiler told of it."""
     candidate = node.candidate
     try:
         plan = run_plan(parse_plan(candidate.source), case, candidate.values_for(case.hash), device)
     except PlanFault:
         return []  # it has a certified time, so its plan runs: this device is described in less detail
+    return built_metrics(plan, case, device, verdict.resources)
+
+
+def built_metrics(
+    plan: LaunchPlan, case: Case, device: Device, told_of: Mapping[str, dict[str, int]]
+) -> list[Metric]:
+    """Return what a plan launches and what the compiler told of its largest kernel, by the start of its unit's hash."""
     launches = [launch for launch in plan.launches if math.prod(launch.grid)]
     if not launches:
         return []
-    told = [(one, verdict.resources.get(kernel_unit(one, case).hash[:16], {})) for one in launches]
+    told = [(one, told_of.get(kernel_unit(one, case).hash[:16], {})) for one in launches]
     largest, resources = max(told, key=lambda one: math.prod(one[0].grid) * _threads(*one))
     return [
         _metric(names.LAUNCHES, len(launches), "", MetricSource.PLAN),

@@ -9,7 +9,7 @@ import ast
 import re
 import shlex
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -79,8 +79,14 @@ class Finding:
         return self.evaluation.status is Status.ACCEPTED and not found_out
 
 
-def judge_file(wish: Wish, config: RunConfig, home: Path, show: Show) -> Finding:
-    """Return the verdict on a file."""
+def judge_file(
+    wish: Wish,
+    config: RunConfig,
+    home: Path,
+    show: Show,
+    then: Callable[[Finding, Path], None] = lambda _finding, _blobs: None,
+) -> Finding:
+    """Return the verdict on a file; `then` is told of it while the built artefacts are still there."""
     source, backend = _source(wish.file), _backend(wish.file)
     if wish.against and wish.profile is Profile.QUICK:
         raise BadInput("--against", "a quick look proves no speed", "Pass --profile keep or ship.")
@@ -109,6 +115,7 @@ def judge_file(wish: Wish, config: RunConfig, home: Path, show: Show) -> Finding
             candidate = _candidate(wish.file, source, problem, extra)
             evaluation = judge.evaluate(problem, candidate, wish.profile)
             finding = Finding(problem, candidate, evaluation)
+            then(finding, Path(settings.blob_folder))
             if wish.against is None or not finding.passed:
                 return finding
             other = _incumbent(wish.against, incumbent, problem, threads, extra)
@@ -145,6 +152,8 @@ def _backend(path: Path) -> str:
     """Return the language of a file, from its extension and, for Python, from what it defines."""
     if path.suffix in EXTENSIONS:
         return EXTENSIONS[path.suffix]
+    if foreign := plugins.language_of(path.suffix):
+        return foreign
     if path.suffix != ".py":
         known = ", ".join((*EXTENSIONS, ".py"))
         raise BadInput(str(path), f"no language has the extension {path.suffix!r}", f"Known: {known}.")

@@ -2,7 +2,8 @@
 
 1. The problems come ranked: the most end-to-end time to win first (`offering`).
 2. `step` does the next thing a problem needs: judge its baselines, the faster of which holds the title; judge the
-   seeds; have the strategy choose and the author answer (`asking`); judge what was proposed and race it (`titles`).
+   seeds; have the strategy choose (`asking`) and the authors answer (`answering`); judge what was proposed and race it
+   (`titles`); have llms look back on it (`reflecting`).
    What to do is read off the tree alone, so a run that was killed goes on where its journal ends.
 3. The scheduler says whose turn it is until the budget is spent or every problem has ended; why is in the journal.
    What others submit (`inbox`) is taken in between, and what is left of it at the end.
@@ -17,12 +18,13 @@ from collections.abc import Sequence
 from functools import partial
 
 from kernelwright.core.candidate import Candidate
-from kernelwright.core.errors import DeviceBusy, ServiceDied, UnfairClock
+from kernelwright.core.errors import DeviceBusy, ReplayEnded, ServiceDied, UnfairClock
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
     Decided,
     Evaluated,
+    LessonLearnt,
     ProblemEnded,
     RunEnded,
     SearchEscalated,
@@ -33,9 +35,15 @@ from kernelwright.core.search import nodes_of
 from kernelwright.core.tree import Node, Tree
 from kernelwright.core.verdict import Evaluation, Profile, Status
 from kernelwright.engine import gate
-from kernelwright.engine.asking import answer, ask
+from kernelwright.engine.answering import answer
+from kernelwright.engine.asking import ask
 from kernelwright.engine.budget import Stop, is_stuck, spent_up, worn_out
+from kernelwright.engine.drafting import draft, is_drafting
 from kernelwright.engine.inbox import AT_ONCE, collect, submitted
+from kernelwright.engine.knowing import starts_first
+from kernelwright.engine.lessons import trap_after_failure
+from kernelwright.engine.profiling import profile_due, read_counters
+from kernelwright.engine.reflecting import look_back, unreflected
 from kernelwright.engine.run import Run
 from kernelwright.engine.scheduler import STUCK, next_problem
 from kernelwright.engine.service import JudgeClient
@@ -68,7 +76,7 @@ def optimize(run: Run, judge: JudgeClient) -> None:
             reason = verify(run)
         else:
             reason = "no region of the model is offered; nothing is spliced"
-    except (DeviceBusy, UnfairClock, ServiceDied) as error:
+    except (DeviceBusy, UnfairClock, ServiceDied, ReplayEnded) as error:
         run.record([RunEnded(reason=str(error), failed=True)])
         raise
     run.record([RunEnded(reason=reason)])
@@ -113,18 +121,27 @@ def step(run: Run, judge: JudgeClient, problem: Problem) -> None:
         run.record([CandidateProposed(problem_hash=problem.hash, candidate=one) for one in first])
     elif is_audit_due(run, problem):
         audit(run, judge, problem)
+    elif quest.pending and is_drafting(run, problem):
+        draft(run, judge, problem, challenge)
+    elif node := profile_due(run, problem):
+        recorded = run.recording.profile(node) if run.recording else None
+        run.record([recorded]) if recorded else read_counters(run, problem, node)
     elif quest.pending:
         answer(run, judge, problem)
     elif undecided := [node for node in nodes_of(run.tree, problem.hash) if node.decision is None]:
         decide(run, judge, problem, undecided)
+    elif past := unreflected(run, problem):
+        look_back(run, problem, past)
     elif collect(run, problem):
         return  # what others submitted is judged with the next step
-    elif run.author is None or run.config.max_expansions == 0:
+    elif not run.members or run.config.max_expansions == 0:
         _end(run, problem, Stop("seeds", "the seeds alone were asked for"))
     elif stop := worn_out(run, problem):
         _end(run, problem, stop)
     elif quest.ended is None and (words := is_stuck(run, problem)):
         escalate(run, problem, words)
+    elif run.recording is not None and run.recording.is_used_up:
+        _end(run, problem, Stop("recording", "every recorded reply was given"))
     elif not ask(run, problem):
         escalate(run, problem, "the strategy has nothing left to expand")
 
@@ -136,8 +153,11 @@ def begin(run: Run, judge: JudgeClient, problem: Problem) -> None:
 
 
 def seeds_left(run: Run, problem: Problem) -> list[Candidate]:
-    """Return the seeds in the run's languages that the tree does not hold yet: the first candidates."""
-    return [one for one in run.seeds.first(problem) if (problem.hash, one.hash) not in run.tree.nodes]
+    """Return the first candidates that the tree does not hold yet: winners of similar problems, then the seeds."""
+    if not run.config.seeds:
+        return []
+    seeds = [one for one in run.seeds.first(problem) if (problem.hash, one.hash) not in run.tree.nodes]
+    return starts_first(run.tree, problem, seeds)
 
 
 def decide(run: Run, judge: JudgeClient, problem: Problem, undecided: Sequence[Node]) -> None:
@@ -159,6 +179,8 @@ def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candid
     told: list[Body] = [Evaluated(evaluation=verdict)]
     if verdict.status is not Status.ACCEPTED:
         told.append(Decided(decision=gate.rejected(verdict)))
+        traps = trap_after_failure(run.tree, problem, challenger, verdict)
+        told += [LessonLearnt(lesson=one) for one in traps]
     run.record(told)
     return verdict
 

@@ -1,6 +1,7 @@
 """From a ranking to the problems a run works on: the most end-to-end time to win first, and why others are left out."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from kernelwright.core import plugins
 from kernelwright.core.account import Ranking, Row
@@ -10,6 +11,7 @@ from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.events import ModelRanked, RankedRegion
 from kernelwright.core.problem import Problem
+from kernelwright.engine.regions import reference_of
 from kernelwright.engine.seeds import seed, seed_file
 from kernelwright.hardware.detect import devices
 
@@ -55,18 +57,31 @@ def languages(config: RunConfig, device: Device) -> tuple[str, ...]:
 
 
 def offered(
-    order: Ranking, device: Device, backends: Sequence[str], top: int, eager_us: float
+    order: Ranking,
+    device: Device,
+    backends: Sequence[str],
+    top: int,
+    eager_us: float,
+    *,
+    drafts: bool = False,
+    regions_in: Path | None = None,
 ) -> tuple[list[Problem], ModelRanked]:
-    """Return the problems to work on, largest gain first, and the whole ranking with what became of every region."""
-    chosen: dict[tuple[str, str], list[Row]] = {}
+    """Return the problems to work on, largest gain first, and the whole ranking with what became of every region.
+
+    With `drafts` an author can begin with the reference alone: a region needs no seed. `regions_in` is where the files
+    of captured regions lie; without it none of them is offered.
+    """
+    chosen: dict[tuple[str, str, str], list[Row]] = {}
     regions = []
     for row in order.rows:
-        region, skipped = row.region, _skipped(row, backends)
+        region, skipped = row.region, _skipped(row, backends, drafts)
+        if region.captured is not None and regions_in is None:
+            skipped = skipped or NO_AUTHOR
         if region.work is None:
             continue
         if not skipped and region.case is not None:
             # The same case may be written in several forms; one kernel serves them all.
-            key = (region.op, region.case.hash)
+            key = (region.op, region.case.hash, region.captured.source if region.captured else "")
             if key in chosen or len(chosen) < top:
                 chosen.setdefault(key, []).append(row)
             else:
@@ -76,7 +91,7 @@ def offered(
                 name=region.name, op=region.op, count=region.sites, share=row.share, gain=row.gain, skipped=skipped
             )
         )  # fmt: skip
-    problems = [_problem(rows, device) for rows in chosen.values()]
+    problems = [_problem(rows, device, regions_in) for rows in chosen.values()]
     ranked = ModelRanked(
         against=order.against,
         total_us=order.account.total_us,
@@ -87,24 +102,31 @@ def offered(
     return problems, ranked
 
 
-def _skipped(row: Row, backends: Sequence[str]) -> str:
+def _skipped(row: Row, backends: Sequence[str], drafts: bool) -> str:
     region = row.region
     if region.case is None:
         return NO_PROBLEM
     if not row.is_offered:
         return AT_FLOOR
+    if region.captured is not None:
+        made = region.captured
+        if drafts or any(name in made.kernels for name in backends):
+            return ""
+        return f"no plain loops for {made.not_plain}" if made.not_plain else NO_AUTHOR
     if seed(region.op, "eager", Origin.BASELINE) is None:
         return NO_AUTHOR
-    return "" if any(seed_file(region.op, name) for name in backends) else NO_AUTHOR
+    return "" if drafts or any(seed_file(region.op, name) for name in backends) else NO_AUTHOR
 
 
-def _problem(rows: Sequence[Row], device: Device) -> Problem:
-    case = rows[0].region.case
+def _problem(rows: Sequence[Row], device: Device, regions_in: Path | None) -> Problem:
+    case, captured = rows[0].region.case, rows[0].region.captured
     assert case is not None, "only a region with a case is offered"
     return Problem(
         op=case.op,
         cases=(case,),
         device=device,
+        reference=reference_of(captured, regions_in) if captured and regions_in else None,
+        captured=captured,
         count=sum(row.region.sites for row in rows),
         share=min(1.0, sum(row.share for row in rows)),
     )

@@ -40,7 +40,7 @@ def own_baseline(problem: Problem) -> Candidate | None:
     if problem.reference is None or not problem.reference.startswith(PREFIX):
         return None
     path, _, expected = problem.reference.removeprefix(PREFIX).rpartition("#")
-    text = Path(path).read_text()
+    text = problem.captured.source if problem.captured else Path(path).read_text()
     if digest(text) != expected:
         raise BadInput(path, "it has changed since the problem was made", "Make the problem again.")
     return Candidate(

@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Ceilings, Device
-from kernelwright.core.events import Body
+from kernelwright.core.events import Body, Profiled
+from kernelwright.core.expansion import Expansion
 from kernelwright.core.ports import Agent
-from kernelwright.core.tree import Tree
+from kernelwright.core.thinking import Thinker
+from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.seeds import Seeds
 from kernelwright.engine.service import Show
 
@@ -21,6 +24,44 @@ class Spent:
     seconds: float = 0.0
     by_problem: dict[str, float] = field(default_factory=dict)
     """Of them, spent on each problem."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """An author of the crew."""
+
+    place: int
+    """From 0."""
+    name: str
+    """As `--author` names it."""
+    agent: Agent
+
+    @property
+    def label(self) -> str:
+        """Return what tells it from another one of the same name."""
+        return f"{self.name} #{self.place + 1}"
+
+    @property
+    def thinker(self) -> Thinker | None:
+        """Return it as one that can be asked for more than kernels; None if it cannot."""
+        return self.agent if isinstance(self.agent, Thinker) else None
+
+
+class Recording(Protocol):
+    """What a repeated run repeats."""
+
+    @property
+    def is_used_up(self) -> bool:
+        """Tell whether every recorded reply was given."""
+        ...
+
+    def order(self, expansion: Expansion) -> int:
+        """Return the place an expansion's answer had among those of the recorded run."""
+        ...
+
+    def profile(self, node: Node) -> Profiled | None:
+        """Return the counters that were read of a candidate, where they are not to be read anew."""
+        ...
 
 
 @dataclass
@@ -41,8 +82,23 @@ class Run:
     """Where torch.compile keeps what it compiled, from one process to the next."""
     author: Agent | None = None
     """Who proposes candidates beyond the seeds; None for nobody."""
+    crew: tuple[Member, ...] = ()
+    """Everybody who does, if they are several."""
+    recording: Recording | None = None
+    """The run that this one repeats."""
     ceilings: Ceilings | None = None
     """What the device was measured to reach, where that is known."""
     spent: Spent = field(default_factory=Spent)
     began: float = field(default_factory=time.monotonic)
     """When this sitting began."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Return who is asked: the crew, or the one author."""
+        if self.crew or self.author is None:
+            return self.crew
+        return (Member(0, self.config.author, self.author),)
+
+    def member(self, expansion: Expansion) -> Member:
+        """Return who answers an expansion."""
+        return self.members[expansion.worker % len(self.members)]

@@ -1,5 +1,6 @@
 """Which problem next: the end-to-end time still to win, times how the search of it has gone lately."""
 
+from kernelwright.core.lesson import Teaching
 from kernelwright.core.search import nodes_of
 from kernelwright.core.tree import Tree
 from kernelwright.engine.budget import still_to_win, tries_of
@@ -28,6 +29,13 @@ def next_problem(tree: Tree) -> str | None:
     for key in open_ones:
         if key not in tree.best:
             return key
+    # A winner of a similar problem is the cheapest gain there is: every problem has its own before any is searched.
+    for key in open_ones:
+        if any(
+            one.problem_hash == key and (key, one.candidate.hash) not in tree.nodes
+            for one in tree.given.starts
+        ):
+            return key
     # Ties go to the earlier rank: max takes the first.
     return max(open_ones, key=lambda key: promise(tree, key), default=None)
 
@@ -44,6 +52,8 @@ def has_news(tree: Tree, key: str) -> bool:
     """Tell whether another problem of the same op has learnt something since this one was last worked on."""
     own = {found.hash for node in nodes_of(tree, key) for found in node.comparisons}
     return any(
-        lesson.op == tree.problems[key].op and not own.intersection(lesson.evaluations)
+        lesson.op == tree.problems[key].op
+        and lesson.teaching is Teaching.GAIN
+        and not own.intersection(lesson.evaluations)
         for lesson in tree.lessons[tree.quests[key].heard :]
     )

@@ -1,5 +1,6 @@
 """The seeds: starting kernels and baselines that come with the package, as candidates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,13 +10,15 @@ from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.plan_language import first_values
 from kernelwright.core.problem import Problem
+from kernelwright.engine.own_baseline import own_baseline
 
 
 def seed_file(op: str, backend: str, name: str = "") -> Path | None:
     """Return the file of a seed, if there is one; `name` where it is not the backend's (a dialect such as Gluon)."""
     extension = plugins.load("backends", backend).EXTENSION
-    path = Path(kernelwright.__file__).parent / "seeds" / op / f"{name or backend}{extension}"
-    return path if path.is_file() else None
+    file = Path("seeds", op, f"{name or backend}{extension}")
+    places = (Path(kernelwright.__file__).parent, *plugins.folders())
+    return next((place / file for place in places if (place / file).is_file()), None)
 
 
 def seed(op: str, backend: str, origin: Origin, name: str = "") -> Candidate | None:
@@ -36,13 +39,35 @@ def seed(op: str, backend: str, origin: Origin, name: str = "") -> Candidate | N
     )
 
 
+def written_seeds(problem: Problem, backends: Sequence[str]) -> list[Candidate]:
+    """Return the kernels that were written from a captured region, in the order of the languages."""
+    sources = {} if problem.captured is None else problem.captured.kernels
+    return [
+        Candidate(
+            op=problem.op,
+            backend=name,
+            source=sources[name],
+            choices=(ParamChoice(values=first_values(sources[name])),),
+            author=Author(name="codegen", detail=name),
+            note="written from the captured graph",
+        )
+        for name in backends
+        if name in sources
+    ]
+
+
+def eager_baseline(problem: Problem) -> Candidate | None:
+    """Return a problem as the framework runs it: by its op's own file, or by the region's own text."""
+    return own_baseline(problem) if problem.captured else seed(problem.op, "eager", Origin.BASELINE)
+
+
 def compiled_baseline(problem: Problem, threads: int, mode: str = "default") -> Candidate | None:
     """Return the eager baseline as torch.compile runs it.
 
     On a CPU every case of the problem has a row of its own, compiled ahead; on a GPU one row has all of them compiled
     by the process that runs them.
     """
-    eager = seed(problem.op, "eager", Origin.BASELINE)
+    eager = eager_baseline(problem)
     if eager is None:
         return None
     on_cpu = problem.device.kind is DeviceKind.CPU
@@ -75,7 +100,7 @@ class Seeds:
 
     def baselines(self, problem: Problem) -> list[Candidate]:
         """Return what is judged before anything else; the faster one holds the title."""
-        eager = seed(problem.op, "eager", Origin.BASELINE)
+        eager = eager_baseline(problem)
         compiled = None if self._is_late(problem) else compiled_baseline(problem, self.threads)
         return [one for one in (eager, compiled) if one is not None]
 
@@ -86,7 +111,7 @@ class Seeds:
     def first(self, problem: Problem) -> list[Candidate]:
         """Return the seeds in the languages of the run."""
         found = [seed(problem.op, name, Origin.AUTHOR) for name in self.backends]
-        return [one for one in found if one is not None]
+        return [one for one in found if one is not None] + written_seeds(problem, self.backends)
 
     def _is_late(self, problem: Problem) -> bool:
         # On a CPU torch.compile takes 20 s to compile one case (docs/measured.md): it is asked once there is something

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.agents._reply import read_reply
+from kernelwright.core import plugins
 from kernelwright.core.brief import Brief, Proposal
 from kernelwright.core.candidate import Author, Origin
 from kernelwright.core.config import RunConfig
@@ -33,6 +34,7 @@ def onlooking(folder: Path, tree: Tree) -> Run:
         raise AssertionError("whoever looks on journals nothing")
 
     config = RunConfig.model_validate(tree.started.config)
+    plugins.use(config.plugins)
     device, threads = tree.started.device, config.threads or usable_cores()
     seeds = Seeds(languages(config, device), threads)
     return Run(config, device, threads, folder, refuse, tree, lambda _: None, seeds)

@@ -18,13 +18,14 @@ from kernelwright.core.events import (
     LessonLearnt,
     Noted,
 )
-from kernelwright.core.lesson import Lesson
 from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import ratchet_agrees
 from kernelwright.core.tree import Node
 from kernelwright.core.verdict import Comparison, Evaluation, Outcome, Profile, Status
 from kernelwright.engine import gate
+from kernelwright.engine.knowing import kept_lesson
+from kernelwright.engine.lessons import trap_after_race
 from kernelwright.engine.run import Run
 from kernelwright.engine.service import JudgeClient
 
@@ -128,35 +129,24 @@ def race(run: Run, judge: JudgeClient, problem: Problem, verdicts: Sequence[Eval
             return
     told: list[Body] = []
     # The fastest is decided on first; the others have to beat it, not the one before.
-    ahead = max(
-        (found.ratio for found in results if isinstance(found, Comparison) and _is_faster(found)), default=0.0
-    )
+    faster = [found for found in results if isinstance(found, Comparison) and _is_faster(found)]
+    fastest = max(faster, key=lambda found: found.ratio, default=None)
+    is_won = fastest is not None
     for verdict, node, found in zip(verdicts, nodes, results, strict=True):
         if isinstance(found, Disqualified):
             told.append(Decided(decision=gate.disqualified(verdict, found)))
             continue
-        is_outrun = _is_faster(found) and found.ratio < ahead
+        is_outrun = _is_faster(found) and found is not fastest
         decision = gate.outrun(verdict, found) if is_outrun else gate.decide(verdict, found)
-        if gate.is_simpler(node.candidate, best.candidate, found) and not ahead:
-            decision, ahead = gate.simpler(verdict, found), found.ratio
+        if gate.is_simpler(node.candidate, best.candidate, found) and not is_won:
+            decision, is_won = gate.simpler(verdict, found), True
         told += [Compared(comparison=found), Decided(decision=decision)]
         if decision.kept and node.candidate.parents:
-            told.append(LessonLearnt(lesson=lesson_of(problem, node.candidate, found)))
+            told.append(LessonLearnt(lesson=kept_lesson(run, problem, node, found)))
+        elif not decision.kept:
+            traps = trap_after_race(run.tree, problem, node.candidate, found)
+            told += [LessonLearnt(lesson=one) for one in traps]
     run.record(told)
-
-
-def lesson_of(problem: Problem, candidate: Candidate, found: Comparison) -> Lesson:
-    """Return what a keep teaches about the op, with the comparison it rests on."""
-    author = candidate.author
-    what = candidate.note or author.detail
-    return Lesson(
-        claim=f"x{found.ratio:.2f} by {author.name}: {what}"[:400],
-        op=problem.op,
-        backend=candidate.backend,
-        arch=problem.device.arch,
-        ratio=found.ratio,
-        evaluations=(found.hash,),
-    )
 
 
 def _is_faster(found: Comparison) -> bool:

@@ -13,13 +13,17 @@ from kernelwright.core.manifest import FOLDER, Certificate
 from kernelwright.core.messages.model import Winner, WinnerUnit
 from kernelwright.core.plan import kernel_unit
 from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.report.drop_in import write
 from kernelwright.store.blobs import Blobs
 
 
-def winner_of(node: Node, case: Case, device: Device, blobs: Blobs) -> Winner:
-    """Return a candidate as it goes into the model for a case: the very artefacts that were certified."""
+def winner_of(node: Node, case: Case, device: Device, blobs: Blobs, region: str = "") -> Winner:
+    """Return a candidate as it goes into the model for a case: the very artefacts that were certified.
+
+    `region` is the text of what is replaced, where the case alone does not say it.
+    """
     candidate, kept = node.candidate, node.evaluations[-1].artefact_hashes
     values = candidate.values_for(case.hash)
     whose = {
@@ -30,6 +34,7 @@ def winner_of(node: Node, case: Case, device: Device, blobs: Blobs) -> Winner:
         "source": candidate.source,
         "values": values,
         "device": device,
+        "region": region,
     }
     if plugins.load("backends", candidate.backend).TIER == "A":
         plan = run_plan(parse_plan(candidate.source), case, values, device)
@@ -73,11 +78,17 @@ def winners(tree: Tree, blobs: Blobs) -> list[tuple[Winner, ...]]:
     chosen.sort(key=lambda key: -expected_gain(tree, key))
     return [
         tuple(
-            winner_of(tree.nodes[key, tree.best[key]], case, tree.problems[key].device, blobs)
-            for case in tree.problems[key].cases
+            winner_of(tree.nodes[key, tree.best[key]], case, problem.device, blobs, region_of(problem))
+            for case in problem.cases
         )
         for key in chosen
+        if (problem := tree.problems[key])
     ]
+
+
+def region_of(problem: Problem) -> str:
+    """Return the text of the region a problem was made of; empty if its op says what it is."""
+    return problem.captured.source if problem.captured else ""
 
 
 def certificates(tree: Tree) -> dict[str, Certificate]:

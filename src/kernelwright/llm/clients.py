@@ -4,8 +4,11 @@ Everything here is imported where it is used: without the extra `llm` the rest o
 """
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
+
+from pydantic import BaseModel
 
 from kernelwright.llm.questions import Message, seed_sent
 from kernelwright.llm.secret import Secret
@@ -52,6 +55,38 @@ def model_of(spec: LlmSpec, client: Any) -> Any:
     from pydantic_ai.providers.anthropic import AnthropicProvider
 
     return AnthropicModel(spec.model, provider=AnthropicProvider(anthropic_client=client))
+
+
+@asynccontextmanager
+async def opened(spec: LlmSpec, key: Secret | None) -> AsyncIterator[Any]:
+    """Give the model for one request; its connection is closed afterwards, whatever happened."""
+    # A client of its own for every request: a shared one is bound to the event loop it was first used in.
+    async with client_of(spec, key) as client:
+        yield model_of(spec, client)
+
+
+def wishes_of(spec: LlmSpec, schema: type[BaseModel] | None) -> Any:
+    """Return what the answer is to be like, for a server that can be held to a schema; None for no wish."""
+    if spec.reply != "schema" or schema is None:
+        return None
+    from pydantic_ai.models import ModelRequestParameters
+    from pydantic_ai.output import OutputObjectDefinition
+
+    wanted = OutputObjectDefinition(json_schema=schema.model_json_schema(), name=schema.__name__)
+    return ModelRequestParameters(output_mode="native", output_object=wanted)
+
+
+async def answered(model: Any, history: list[Any], spec: LlmSpec, settings: Any, wishes: Any) -> Any:
+    """Return the model's answer, waited for as a whole or piece by piece."""
+    from pydantic_ai.direct import model_request, model_request_stream
+
+    common = {"model_settings": settings, "model_request_parameters": wishes, "instrument": False}
+    if not spec.stream:
+        return await model_request(model, history, **common)
+    async with model_request_stream(model, history, **common) as stream:
+        async for _ in stream:
+            pass
+        return stream.get()
 
 
 def history_of(messages: Sequence[Message], hide: Callable[[str], str]) -> list[Any]:

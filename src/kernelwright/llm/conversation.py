@@ -8,14 +8,16 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from kernelwright.core.errors import LlmContextTooLong, LlmFailed
 from kernelwright.core.exchange import Exchange
 from kernelwright.core.frozen import digest
+from kernelwright.core.halt import Halt
+from kernelwright.core.thinking import Consultation
 from kernelwright.llm.ledger import Prices, cost_of
 from kernelwright.llm.questions import Llm, Message, Question, Reply, seed_sent
 
@@ -38,18 +40,15 @@ class Asked:
     seed: int | None = None
     limit_s: float = 600.0
     clock: Callable[[], float] = time.monotonic
+    halt: Halt | None = None
+    topic: str = ""
+    """What is asked about, whatever numbers the prompt holds."""
+    schema: type[BaseModel] | None = None
+    """What the answer must be."""
 
-
-@dataclass(frozen=True)
-class Consultation(Generic[T]):
-    """What came of it."""
-
-    value: T | None
-    reason: str
-    """Why there is no value."""
-    exchanges: tuple[Exchange, ...]
-    texts: tuple[str, ...]
-    """The prompts and replies the exchanges name by hash."""
+    def about(self, topic: str, schema: type[BaseModel]) -> "Asked":
+        """Return the same for one topic and one kind of answer."""
+        return replace(self, topic=topic, schema=schema)
 
 
 def consult(
@@ -101,7 +100,15 @@ class _Record:
         """Ask and note; an error is noted and raised."""
         spec = self.llm.spec
         spent = sum(one.seconds for one in self.exchanges)
-        question = Question(self.role, messages, self.asked.seed, max(self.asked.limit_s - spent, 1e-3))
+        question = Question(
+            self.role,
+            messages,
+            self.asked.seed,
+            limit_s=max(self.asked.limit_s - spent, 1e-3),
+            topic=self.asked.topic,
+            schema=self.asked.schema,
+            halt=self.asked.halt,
+        )
         prompt = self.llm.hide(written(messages))
         common = Exchange(
             role=self.role,
@@ -109,6 +116,7 @@ class _Record:
             model=spec.model,
             temperature=spec.temperature,
             seed=seed_sent(spec, self.asked.seed),
+            topic=self.asked.topic,
             prompt_hash=self._kept(prompt),
             seconds=0.0,
         )

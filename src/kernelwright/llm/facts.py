@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from math import inf
 
-from kernelwright.core.brief import Attempt, Brief
+from kernelwright.core.brief import Attempt, Brief, Memo
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import Device
-from kernelwright.core.lesson import Lesson
+from kernelwright.core.lesson import Lesson, Teaching
 from kernelwright.core.verdict import Evaluation, Screening, Status
 from kernelwright.llm.templates import fenced, section
 
@@ -15,6 +15,7 @@ GIB = 1 << 30
 FENCES = {"cpp": "cpp", "cuda": "cuda", "triton": "python", "python": "python"}
 FEW = 2
 MOST_LOOKS = 40
+MOST_CLAIM = 400
 
 
 class Length(IntEnum):
@@ -42,11 +43,12 @@ def task_of(brief: Brief) -> str:
 
 def facts_of(brief: Brief, length: Length) -> str:
     """Return the parts of a prompt that follow from a brief."""
-    cards, lessons, attempts = brief.cards, brief.lessons, brief.attempts
+    cards, lessons, attempts, memos = brief.cards, brief.lessons, brief.attempts, brief.memos
+    notes = brief.notes[: (len(brief.notes), FEW, 0)[length]]
     if length is Length.SHORT:
-        cards, lessons, attempts = cards[:FEW], lessons[:FEW], attempts[-2 * FEW :]
+        cards, lessons, attempts, memos = cards[:FEW], lessons[:FEW], attempts[-2 * FEW :], memos[: 2 * FEW]
     elif length is Length.BARE:
-        cards, lessons, attempts = (), (), ()
+        cards, lessons, attempts, memos = (), (), (), ()
     parts = [
         section("Task", "\n\n".join(filter(None, (task_of(brief), brief.hint)))),
         section("Contract", brief.contract),
@@ -54,7 +56,9 @@ def facts_of(brief: Brief, length: Length) -> str:
         *(parent_text(number, one, brief.evaluations) for number, one in enumerate(brief.parents, 1)),
         section("What the first parent waits for", diagnosis_text(brief)),
         section("Earlier attempts", "\n".join(attempt_text(one, length) for one in attempts)),
+        section("What the crew concluded", "\n".join(memo_text(one, length) for one in memos)),
         section("Techniques that apply", "\n\n".join(fenced(card, "markdown") for card in cards)),
+        section("Notes and documents", "\n\n".join(fenced(one, "markdown") for one in notes)),
         section("Lessons", "\n".join(f"- {lesson_text(one)}" for one in lessons)),
     ]
     return "\n".join(part for part in parts if part)
@@ -128,6 +132,8 @@ def diagnosis_text(brief: Brief) -> str:
     for number, text in enumerate(brief.diagnoses):
         mark = " (work on this one)" if number == brief.diagnosis else ""
         lines.append(f"{number + 1}. {text}{mark}")
+    if brief.prescription:
+        lines.append(f"Try the card `{brief.prescription}` first: others are at work on the other ones.")
     return "\n".join(lines)
 
 
@@ -145,8 +151,26 @@ def attempt_text(attempt: Attempt, length: Length) -> str:
     return words
 
 
+def memo_text(memo: Memo, length: Length) -> str:
+    """Return one conclusion: who drew it, from which attempt, what to avoid and what to try."""
+    speed = f", {memo.speed:.2f}x the baseline" if memo.speed else ""
+    parent = f" from {memo.parent_hash[:8]}" if memo.parent_hash else " from nothing"
+    words = f"- {memo.agent} on {memo.candidate_hash[:8]}{parent} ({memo.relation}): {memo.outcome.value}"
+    words += f", {memo.status.value}{speed}. {_line(memo.why)}"
+    words += "".join(f"\n  - avoid: {_line(point)}" for point in memo.avoid)
+    words += "".join(f"\n  - try: {_line(point)}" for point in memo.try_next)
+    if memo.change and length is Length.FULL:
+        words += "\n" + fenced(memo.change, "diff")
+    return words
+
+
 def lesson_text(lesson: Lesson) -> str:
     """Return a lesson, where it holds and what it was measured to bring."""
-    scope = ", ".join(filter(None, (lesson.op, lesson.backend, lesson.arch, lesson.bottleneck)))
     effect = f"; {lesson.ratio:.2f}x" if lesson.ratio else ""
-    return f"{lesson.claim} ({scope or 'everywhere'}{effect})"
+    if lesson.ci_low and lesson.ci_high:
+        effect += f" [{lesson.ci_low:.2f}, {lesson.ci_high:.2f}]"
+    sizes = ", ".join(shape.label for shape in lesson.shapes)
+    where = f"{lesson.scope or 'everywhere'}{f' at {sizes}' if sizes else ''}"
+    warning = "avoid: " if lesson.teaching is Teaching.TRAP else ""
+    # A claim may come from a file that was imported: one bounded line cannot pose as a part of the prompt.
+    return f"{warning}{_line(lesson.claim)[:MOST_CLAIM]} ({where}{effect})"

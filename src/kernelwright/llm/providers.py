@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from kernelwright.core.errors import (
     BadInput,
     LlmBadReply,
+    LlmCancelled,
     LlmContextTooLong,
     LlmFailed,
     LlmKeyRefused,
@@ -29,7 +31,8 @@ from kernelwright.core.errors import (
     LlmUnreachable,
     PackageMissing,
 )
-from kernelwright.llm.clients import client_of, history_of, model_of, settings_of
+from kernelwright.core.halt import Halt
+from kernelwright.llm.clients import answered, history_of, opened, settings_of, wishes_of
 from kernelwright.llm.questions import Question, Reply
 from kernelwright.llm.secret import ANY_VARIABLE, OWN_VARIABLE, Secret, find_key
 from kernelwright.llm.spec import LlmSpec
@@ -65,6 +68,8 @@ class Server:
     key: Secret | None = field(repr=False)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    opened: Callable[[LlmSpec, Secret | None], AbstractAsyncContextManager[Any]] = opened
+    """Gives the library's model for one request."""
 
     def hide(self, text: str) -> str:
         """Return a text without the key."""
@@ -74,6 +79,8 @@ class Server:
         """Return the answer, asking again where that may help."""
         began = self.clock()
         for attempt in range(1, self.spec.attempts + 1):
+            if question.halt and question.halt.is_given:
+                raise _after(attempt, LlmCancelled(self.spec.where))
             left = question.limit_s - (self.clock() - began)
             outcome = self._attempt(question, min(self.spec.timeout, max(left, LEAST_TIME_S)), attempt)
             if isinstance(outcome, _Found):
@@ -86,7 +93,7 @@ class Server:
             left = question.limit_s - (self.clock() - began)
             if attempt == self.spec.attempts or wait >= left:
                 raise _after(attempt, outcome.failure)
-            self.sleep(wait)
+            question.halt.sleep(wait) if question.halt else self.sleep(wait)
         raise AssertionError("the last attempt ends the loop")
 
     def _attempt(self, question: Question, limit_s: float, attempt: int) -> "_Found | LlmFailed | Again":
@@ -94,19 +101,21 @@ class Server:
         from pydantic_ai.exceptions import AgentRunError, UserError
 
         try:
-            return _waited_for(self._request(question, limit_s))
+            return _waited_for(self._request(question, limit_s), question.halt)
+        except asyncio.CancelledError:
+            if question.halt is None or not question.halt.is_given:
+                raise
+            return LlmCancelled(self.spec.where)
         except (AgentRunError, UserError, TimeoutError, Malformed) as error:
             return self._translated(error, limit_s, attempt)
 
     async def _request(self, question: Question, limit_s: float) -> "_Found":
-        from pydantic_ai.direct import model_request
-
-        # A client of its own for every request: a shared one is bound to the event loop it was first used in.
-        async with client_of(self.spec, self.key) as client:
-            model, history = model_of(self.spec, client), history_of(question.messages, self.hide)
+        async with self.opened(self.spec, self.key) as model:
+            history = history_of(question.messages, self.hide)
             settings = settings_of(self.spec, question.seed, limit_s)
+            wishes = wishes_of(self.spec, question.schema)
             try:
-                found = await model_request(model, history, model_settings=settings, instrument=False)
+                found = await answered(model, history, self.spec, settings, wishes)
             except (AttributeError, LookupError, TypeError, ValueError) as error:
                 # The library reads fields without looking: an answer of another shape trips it anywhere.
                 raise Malformed(f"it has not the shape of the protocol ({type(error).__name__})") from None
@@ -203,11 +212,24 @@ def connect(spec: LlmSpec, environment: Mapping[str, str] | None = None) -> Serv
     return Server(spec, find_key(spec.provider, spec.base_url, given))
 
 
-def _waited_for(asked: Coroutine[Any, Any, _Found]) -> _Found:
+def _waited_for(asked: Coroutine[Any, Any, _Found], halt: Halt | None) -> _Found:
     """Return what a request comes to, also where an event loop is running already, as in a notebook."""
+    wanted = _unless(halt, asked) if halt else asked
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(asked)
+        return asyncio.run(wanted)
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, asked).result()
+        return thread.submit(asyncio.run, wanted).result()
+
+
+async def _unless(halt: Halt, asked: Coroutine[Any, Any, _Found]) -> _Found:
+    """Return what a request comes to; the word closes its connection and raises `CancelledError`."""
+    request, loop = asyncio.ensure_future(asked), asyncio.get_running_loop()
+
+    def stop() -> None:
+        with suppress(RuntimeError):  # it ended in this very moment, and its loop with it
+            loop.call_soon_threadsafe(request.cancel)
+
+    with halt.calling(stop):
+        return await request

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from pydantic import BaseModel
+
+from kernelwright.core.halt import Halt
 from kernelwright.llm.spec import LlmSpec
 
 
@@ -23,6 +26,12 @@ class Question:
     seed: int | None = None
     limit_s: float = 600.0
     """Seconds for all attempts together, waits included."""
+    topic: str = ""
+    """What it is about, whatever numbers the prompt holds."""
+    schema: type[BaseModel] | None = None
+    """What the answer must be, for a server that can be held to it."""
+    halt: Halt | None = None
+    """Given, it ends the question."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from kernelwright.core.errors import BadInput
 from kernelwright.core.frozen import Frozen
 
 FORM = re.compile(r"(?P<provider>[a-z]+):(?P<model>[^\s,@]+)(?:@(?P<base_url>https?://[^\s,]+))?")
-OPTIONS = ("temperature", "max_tokens", "timeout", "attempts", "mode")
+OPTIONS = ("temperature", "max_tokens", "timeout", "attempts", "mode", "stream", "reply")
 REMEDY = (
     "Write openai:MODEL, anthropic:MODEL or openai:MODEL@http://HOST:PORT/v1, then options such as ,temperature=0.7; "
     f"options are {', '.join(OPTIONS)}."
@@ -41,6 +41,10 @@ class LlmSpec(Frozen):
     """Requests for one answer, the first included."""
     mode: Literal["code", "params"] = "code"
     """Whether it may write code, or only choose values of `PARAMS`."""
+    stream: bool = False
+    """Whether the answer comes piece by piece: some proxies cut a line that is silent for long."""
+    reply: Literal["free", "schema"] = "free"
+    """Whether the server itself is asked to hold the answer to its schema, as llama.cpp and vLLM can."""
 
     @model_validator(mode="after")
     def _temperature_is_one_the_provider_takes(self) -> "LlmSpec":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kernelwright.core.account import Against
 from kernelwright.core.events import ModelRanked, RunStarted
+from kernelwright.core.ledger import ledger_of
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.tree import Tree
 from kernelwright.report.chronicle import Chronicle
@@ -74,6 +75,7 @@ def facts(run: Chronicle, around: Around) -> Report:
         roof=around.roof,
         is_cached=_is_cached(tree),
         lessons=tuple(_lesson(one) for one in tree.lessons),
+        ledger=ledger_of(tree),
         left_out=_left_out(ranked),
         notes=(*run.notes, *(whole.notes if whole else ())),
         settings={name: _said(value) for name, value in config.items()},

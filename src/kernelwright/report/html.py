@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
+from kernelwright.core.ledger import HEAD
 from kernelwright.report import wording
 from kernelwright.report.amdahl import amdahl
 from kernelwright.report.axes import percent
@@ -187,6 +188,9 @@ def _endnotes(report: Report) -> list[Child]:
             for one in report.lessons
         ]
         found += [tag("h2", "Lessons"), table(["lesson", "holds for", "effect", "evidence"], rows)]
+    if report.ledger:
+        found += [tag("h2", "What language models cost"), table(HEAD, wording.ledger_rows(report.ledger))]
+        found.append(tag("p", report.ledger.per_gain))
     if report.left_out:
         rows = [
             [one.name, str(one.count), percent(one.share), f"×{one.gain:.3f}", one.why]

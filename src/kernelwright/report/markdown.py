@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from kernelwright.core.ledger import HEAD
 from kernelwright.report import wording
 from kernelwright.report.axes import percent
 from kernelwright.report.lineage import drawn
@@ -129,6 +130,9 @@ def _endnotes(report: Report) -> list[str]:
     if report.lessons:
         rows = [[one.claim, one.where, f"×{one.ratio:.3f}" if one.ratio else "–"] for one in report.lessons]
         parts += ["## Lessons", table(["lesson", "holds for", "effect"], rows)]
+    if report.ledger:
+        rows = wording.ledger_rows(report.ledger)
+        parts += ["## What language models cost", table(HEAD, rows), plain(report.ledger.per_gain)]
     if report.left_out:
         rows = [
             [one.name, str(one.count), percent(one.share), f"×{one.gain:.3f}", one.why]

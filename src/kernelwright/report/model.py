@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.ledger import Ledger
 
 
 class Fate(StrEnum):
@@ -284,6 +285,8 @@ class Report(Frozen):
     is_cached: bool
     """Whether a case's data stays in the last-level cache, where the memory ceiling does not bind."""
     lessons: tuple[LessonFact, ...]
+    ledger: Ledger | None = None
+    """What language models cost; None if none was asked."""
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     settings: dict[str, str]

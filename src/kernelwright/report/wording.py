@@ -1,5 +1,6 @@
 """The words that the page and the Markdown share: rows of tables, captions, sentences."""
 
+from kernelwright.core.ledger import Ledger
 from kernelwright.report.axes import calls, micros, percent, rate, span
 from kernelwright.report.headline import times
 from kernelwright.report.model import CertificateFact, ProblemFact, Report
@@ -206,3 +207,9 @@ def certificate(found: CertificateFact) -> str:
     if found.error is not None:
         words += f" With it in the model the outputs' error is {found.error:.2f} times the framework's own."
     return words
+
+
+def ledger_rows(found: Ledger) -> list[list[str]]:
+    """Return what language models cost: in all, by role, by gain, and since the last one."""
+    rest = (found.since,) if found.since.spent.calls else ()
+    return [line.cells for line in (found.total, *found.roles, *found.gains, *rest)]

@@ -1,15 +1,11 @@
 """The analyst: from numbers to diagnoses, in the schema of the rules and held to the same check of its evidence."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 from pydantic import Field
 
-from kernelwright.core.candidate import Candidate
-from kernelwright.core.device import Device
-from kernelwright.core.diagnosis import Diagnosis, Metric, check_evidence
+from kernelwright.core.diagnosis import Diagnosis, check_evidence
 from kernelwright.core.frozen import Frozen
-from kernelwright.llm.conversation import Asked, BadReply, Consultation, consult, read_json
+from kernelwright.core.thinking import Consultation, Profiled
+from kernelwright.llm.conversation import Asked, BadReply, consult, read_json
 from kernelwright.llm.facts import FENCES, device_text
 from kernelwright.llm.questions import Llm
 from kernelwright.llm.templates import fenced, render, schema_text
@@ -21,19 +17,6 @@ class Findings(Frozen):
     """What a kernel waits for, the costliest first."""
 
     diagnoses: tuple[Diagnosis, ...] = Field(min_length=1, max_length=MOST_DIAGNOSES)
-
-
-@dataclass(frozen=True)
-class Profiled:
-    """A candidate with the numbers taken of it on one case."""
-
-    candidate: Candidate
-    device: Device
-    case: str
-    """Label of the case."""
-    metrics: tuple[Metric, ...]
-    cards: Mapping[str, str]
-    """What each technique card is for, by its name."""
 
 
 def analyse(llm: Llm, profiled: Profiled, wanted: int, asked: Asked) -> Consultation[tuple[Diagnosis, ...]]:
@@ -57,7 +40,7 @@ def analyse(llm: Llm, profiled: Profiled, wanted: int, asked: Asked) -> Consulta
     def read(text: str) -> tuple[Diagnosis, ...]:
         return _checked(read_json(text, Findings).diagnoses, profiled, wanted)
 
-    return consult(llm, "analyst", (prompt,), read, asked)
+    return consult(llm, "analyst", (prompt,), read, asked.about(profiled.candidate.hash, Findings))
 
 
 def _checked(found: tuple[Diagnosis, ...], profiled: Profiled, wanted: int) -> tuple[Diagnosis, ...]:

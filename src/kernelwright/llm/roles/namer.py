@@ -1,12 +1,11 @@
 """The namer of lessons: the llm words the claim; effect, evidence and scope values come from what was measured."""
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.lesson import Lesson
-from kernelwright.llm.conversation import Asked, Consultation, consult, read_json
+from kernelwright.core.thinking import Consultation, Measured
+from kernelwright.llm.conversation import Asked, consult, read_json
 from kernelwright.llm.questions import Llm
 from kernelwright.llm.templates import fenced, render, schema_text
 
@@ -22,26 +21,6 @@ class Claim(Frozen):
     """Whether it holds for this language alone."""
     only_this_arch: bool = True
     """Whether it holds for this architecture alone."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """A result worth remembering."""
-
-    op: str
-    backend: str
-    arch: str
-    bottleneck: str | None
-    note: str
-    """What was tried, in its author's words."""
-    change: str
-    """Against its first parent, as a unified diff."""
-    outcome: str
-    """What the judge or the gate said, in one sentence."""
-    ratio: float | None
-    """Old time over new time, if there is one."""
-    evaluations: tuple[str, ...]
-    """Hashes of the evaluations or comparisons it rests on."""
 
 
 def name(llm: Llm, measured: Measured, asked: Asked) -> Consultation[Lesson]:
@@ -73,4 +52,4 @@ def name(llm: Llm, measured: Measured, asked: Asked) -> Consultation[Lesson]:
             evaluations=measured.evaluations,
         )
 
-    return consult(llm, "namer", (prompt,), read, asked)
+    return consult(llm, "namer", (prompt,), read, asked.about("-".join(measured.evaluations), Claim))

@@ -4,10 +4,11 @@ from pydantic import Field, model_validator
 
 from kernelwright.core.brief import Brief, Proposal
 from kernelwright.core.candidate import Author, ParamChoice, ParamValue
-from kernelwright.core.frozen import Frozen
+from kernelwright.core.frozen import Frozen, canonical_json, digest
 from kernelwright.core.normal import key_of
 from kernelwright.core.plan_language import PlanFault, parse_params
-from kernelwright.llm.conversation import Asked, BadReply, Consultation, consult, read_json
+from kernelwright.core.thinking import Consultation
+from kernelwright.llm.conversation import Asked, BadReply, consult, read_json
 from kernelwright.llm.edits import Edit, apply_edits
 from kernelwright.llm.facts import Length, facts_of, looks_text
 from kernelwright.llm.questions import Llm
@@ -55,7 +56,7 @@ def write(llm: Llm, brief: Brief, asked: Asked) -> Consultation[tuple[Proposal, 
         found = read_json(text, Written)
         return _new((_proposal(found, brief, llm.spec.model),), brief)
 
-    return consult(llm, "writer", prompts, read, asked)
+    return consult(llm, "writer", prompts, read, asked.about(topic_of(brief), Written))
 
 
 def choose_values(llm: Llm, brief: Brief, asked: Asked) -> Consultation[tuple[Proposal, ...]]:
@@ -72,7 +73,15 @@ def choose_values(llm: Llm, brief: Brief, asked: Asked) -> Consultation[tuple[Pr
         found = read_json(text, Values)
         return _new(tuple(_chosen(one, found.note, brief, llm.spec.model) for one in found.sets), brief)
 
-    return consult(llm, "writer", prompts, read, asked)
+    return consult(llm, "writer", prompts, read, asked.about(topic_of(brief), Values))
+
+
+def topic_of(brief: Brief) -> str:
+    """Return what a brief asks for, whatever was measured: two briefs of one expansion have the same."""
+    # Not the problem's own hash: a replay may run on another device.
+    about = [brief.problem.op, [case.hash for case in brief.problem.cases]]
+    parents = [parent.hash for parent in brief.parents]
+    return digest(canonical_json([about, parents, brief.memory.value, brief.diagnosis, brief.hint]))
 
 
 def _proposal(found: Written, brief: Brief, model: str) -> Proposal:
