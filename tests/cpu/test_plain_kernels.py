@@ -1,8 +1,11 @@
-"""Plain kernels written from captured graphs give the function's own answer, in C++ and in CUDA C++."""
+"""Plain kernels written from captured graphs give the function's own answer, in C++, CUDA C++ and Triton."""
 
 import ctypes
+import json
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +15,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelwright.backends import cpp, cuda
-from kernelwright.codegen import plain_cpp, plain_cuda
+from kernelwright.backends import cpp, cuda, triton
+from kernelwright.codegen import plain_cpp, plain_cuda, plain_triton
+from kernelwright.codegen.indices import Index
 from kernelwright.codegen.lowering import Port
 from kernelwright.codegen.values import Kind as ValueKind
-from kernelwright.codegen.values import NotPlain, Value, reshaped
+from kernelwright.codegen.values import NotPlain, Read, buffer, reshaped
 from kernelwright.core.case import Case, Compute, DType, TensorSpec
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.plan import LaunchPlan, kernel_unit
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.verdict import Status
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.model.capture import capture
@@ -56,6 +60,13 @@ def rotated(q: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     return q * c + torch.cat((-q[..., 8:], q[..., :8]), -1) * s
 
 
+def interacting(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What is returned is read again, by rows of another length too."""
+    a, b = torch.tanh(x), y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+    wide = a.unsqueeze(1).expand(b.shape)
+    return a, b, torch.cat((b, wide, b - wide, b * wide), -1)
+
+
 def drawn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
@@ -89,6 +100,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[torch.Tensor, ...]]] = {
     "powers": (lambda x: x.abs() ** 1.7 + x**3 - 2 / (1 + x**2), (drawn(50),)),
     "unit vectors": (lambda x: x / x.norm(dim=-1, keepdim=True), (drawn(6, 8),)),
     "stacked": (lambda x, y: torch.stack((x, y + 1), 1).flatten(1), (drawn(4, 5), drawn(4, 5))),
+    "interactions": (interacting, (drawn(9, 8), drawn(9, 3, 8))),
     "an argument that is not used": (lambda x, y: y - 1, (drawn(4, 5), drawn(3))),
 }
 
@@ -151,7 +163,9 @@ def test_a_plain_cpp_kernel_gives_the_functions_answer(sketches: dict[str, Sketc
         text = plain_cpp.written(one.graph, one.inputs, one.outputs, one.order)
         body = re.sub(r"#include.*\n", "", text).replace("kernel_fn", f"kernel_{number}")
         texts.append(f"namespace function{number} {{\n{body}}}\n")
-    headers = '#include "kernelwright.h"\n#include <cmath>\n#include <initializer_list>\n#include <vector>\n'
+    headers = '#include "kernelwright.h"\n' + "".join(
+        f"#include <{name}>\n" for name in ("bit", "cmath", "initializer_list", "vector")
+    )
     built = cpp.build(headers + "".join(texts), {}, tmp_path)
     assert (built.status, built.log) == (Status.ACCEPTED, "")
     library = ctypes.CDLL(str(tmp_path / "kernel.so"))
@@ -185,12 +199,20 @@ SHIM = """
 #include <type_traits>
 #define __device__
 #define __global__
+#define __shared__ static
+#define __launch_bounds__(count)
+#define __syncthreads()
 #undef INFINITY
 #undef NAN
 #define INFINITY __builtin_inff()
 #define NAN __builtin_nanf("")
 struct Dim { int x; };
-static Dim blockIdx, threadIdx, blockDim{256};
+static Dim blockIdx, threadIdx;
+namespace kw {
+struct Sum {};
+struct MaxOrNan {};
+template <typename Op, int TEAM> float team_reduce(float value, float*) { return value; }
+}  // namespace kw
 using __half = _Float16;
 struct __nv_bfloat16 {
     uint16_t bits;
@@ -209,10 +231,10 @@ struct __nv_bfloat16 {
 using std::exp, std::sqrt, std::log, std::pow, std::erfc, std::tanh;
 template <int N, class... A> auto argument(void (*)(A...)) -> std::tuple_element_t<N, std::tuple<A...>>;
 """
-"""Enough of CUDA for a C++ compiler: threads one after the other."""
+"""Enough of CUDA for a C++ compiler: threads one after the other, each a team of its own."""
 
 
-def planned(one: Sketch, source: str) -> tuple[Case, LaunchPlan]:
+def planned(one: Sketch, source: str, threads: int = 1) -> tuple[Case, LaunchPlan]:
     def spec(name: str, tensor: torch.Tensor) -> TensorSpec:
         return TensorSpec(name=name, shape=tuple(tensor.shape), dtype=DTYPES[tensor.dtype])
 
@@ -225,22 +247,26 @@ def planned(one: Sketch, source: str) -> tuple[Case, LaunchPlan]:
         outputs=tuple(spec(f"out{place}", tensor) for place, tensor in enumerate(one.wanted)),
     )
     device = cpu_device().model_copy(update={"kind": DeviceKind.CUDA, "arch": "sm_90"})
-    plan = run_plan(parse_plan(source), case, {}, device)
+    plan = run_plan(parse_plan(source), case, {**first_values(source), "THREADS": threads}, device)
     plan.check(frozenset(spec.name for spec in (*case.inputs, *case.outputs)))
     return case, plan
 
 
-def driver(plan: LaunchPlan, number: int) -> str:
+def driver(plan: LaunchPlan, number: int, body: str) -> str:
     """Return functions that run each kernel of a plan thread by thread."""
     made = []
     for launch in plan.launches:
         given = ", ".join(
             f"(decltype(argument<{place}>({launch.kernel})))p[{place}]" for place in range(len(launch.args))
         )
+        constants = {**launch.constants, f"KW_KERNEL_{launch.kernel}": 1}
         made.append(
-            f'extern "C" void run_{number}_{launch.kernel}(int blocks, void** p) {{\n'
+            "".join(f"#define {name} {value}\n" for name, value in constants.items())
+            + f"namespace function{number}_{launch.kernel} {{\n{body}\n"
+            f'extern "C" void run_{number}_{launch.kernel}(int blocks, int threads, void** p) {{\n'
             "    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x)\n"
-            f"        for (threadIdx.x = 0; threadIdx.x < 256; ++threadIdx.x) {launch.kernel}({given});\n}}\n"
+            f"        for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) {launch.kernel}({given});\n}}\n}}\n"
+            + "".join(f"#undef {name}\n" for name in constants)
         )
     return "".join(made)
 
@@ -251,7 +277,7 @@ def test_plain_cuda_kernels_give_the_functions_answer(sketches: dict[str, Sketch
         source = plain_cuda.written(one.graph, one.inputs, one.outputs, one.order)
         plans.append(planned(one, source)[1])
         body = source.split("#define NAN", 1)[1].split("\n", 1)[1].replace('extern "C" ', "")
-        texts.append(f"namespace function{number} {{\n{body}\n{driver(plans[-1], number)}}}\n")
+        texts.append(driver(plans[-1], number, body))
     (tmp_path / "all.cpp").write_text("".join(texts))
     command = ["g++", "-std=c++20", "-O1", "-fPIC", "-shared", "all.cpp", "-o", "all.so"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -267,20 +293,59 @@ def test_plain_cuda_kernels_give_the_functions_answer(sketches: dict[str, Sketch
         for launch in plans[number].launches:
             addresses = [buffers[arg.name].data_ptr() for arg in launch.args]  # type: ignore[union-attr]
             pointers = (ctypes.c_void_p * len(addresses))(*addresses)
-            library[f"run_{number}_{launch.kernel}"](launch.grid[0], pointers)
+            library[f"run_{number}_{launch.kernel}"](launch.grid[0], launch.block[0], pointers)
         assert_alike(name, got, one.wanted)
 
 
 @pytest.mark.skipif(not cuda.available().usable, reason="needs NVRTC")
-@pytest.mark.parametrize("name", ["rms norm in fp16", "bf16", "rows by index", "powers"])
+@pytest.mark.parametrize(
+    "name", ["rms norm in fp16", "bf16", "rows by index", "powers", "rope", "interactions"]
+)
 def test_plain_cuda_kernels_compile(name: str, sketches: dict[str, Sketch], tmp_path: Path) -> None:
     one = sketches[name]
     source = plain_cuda.written(one.graph, one.inputs, one.outputs, one.order)
     assert cuda.check(source) is None
-    case, plan = planned(one, source)
+    case, plan = planned(one, source, 256)
     units = {unit.hash: unit for unit in (kernel_unit(launch, case) for launch in plan.launches)}
     for unit in units.values():
         built = cuda.compile_unit(source, unit, "sm_90", tmp_path)
+        assert built.status is Status.ACCEPTED, built.log
+
+
+NOT_IN_TRITON = {
+    **dict.fromkeys(
+        ("log softmax of rows", "attention", "variance", "several answers"),
+        "sums over other axes than the last",
+    ),
+    "powers": "std::pow",
+    "interactions": "a row that is read out of order",
+}
+
+
+def test_plain_triton_kernels_give_the_functions_answer() -> None:
+    command = [sys.executable, "-m", "tests.cpu.interpret_plain"]
+    done = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {one.pop("name"): one for one in map(json.loads, done.stdout.splitlines())}
+    assert found.keys() == FUNCTIONS.keys() - {"bf16"}
+    for name, one in found.items():
+        if name in NOT_IN_TRITON:
+            assert NOT_IN_TRITON[name] in one["not_plain"], name
+        else:
+            assert one["refused"] is None and one["units"] <= 8, (name, one)
+
+
+@pytest.mark.skipif(not triton.available().usable, reason="needs Triton")
+@pytest.mark.parametrize("name", ["rms norm in fp16", "bf16", "softmax", "rope"])
+def test_plain_triton_kernels_compile(name: str, sketches: dict[str, Sketch], tmp_path: Path) -> None:
+    one = sketches[name]
+    source = plain_triton.written(one.graph, one.inputs, one.outputs, one.order)
+    assert triton.check(source) is None
+    case, plan = planned(one, source)
+    for launch in plan.launches:
+        built = triton.compile_unit(source, kernel_unit(launch, case), "sm_90", tmp_path)
         assert built.status is Status.ACCEPTED, built.log
 
 
@@ -315,17 +380,12 @@ def test_what_has_no_plain_form_is_named(name: str) -> None:
     ],
 )
 def test_every_element_is_found_under_another_shape(old: tuple[int, ...], new: tuple[int, ...]) -> None:
-    source = torch.arange(torch.Size(old).numel()).reshape(old)
-
-    def at(indices: Any) -> str:
-        return str(int(source[tuple(int(eval(text.replace("/", "//"))) for text in indices)]))
-
-    value = reshaped(Value(old, ValueKind.INT, at), new)
-    wanted = source.reshape(new)
+    value = reshaped(buffer("x", old, ValueKind.FLOAT), new)
+    wanted = torch.arange(torch.Size(old).numel()).reshape(new)
     for place in (
         torch.cartesian_prod(*[torch.arange(n) for n in new]).reshape(-1, len(new)).tolist() if new else [[]]
     ):
-        assert value.at([str(one) for one in place]) == str(int(wanted[tuple(place)]))
+        assert value.at([Index((), one) for one in place]) == Read("x", Index((), int(wanted[tuple(place)])))
 
 
 def test_every_type_of_a_case_has_a_cpp_type() -> None:

@@ -1,12 +1,24 @@
 """A captured graph as stages of plain loops, in C++: what the writers of every language of that family share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelwright.codegen.operations import HELPERS, lifted
-from kernelwright.codegen.sums import Lowering
-from kernelwright.codegen.values import Kind, NotPlain, Stage, Value, as_kind, buffer, loop_indices, sliced
+from kernelwright.codegen.operations import lifted
+from kernelwright.codegen.sums import MOST_PRODUCTS, Lowering
+from kernelwright.codegen.values import (
+    Kind,
+    NotPlain,
+    Read,
+    Stage,
+    Value,
+    as_kind,
+    buffer,
+    dense,
+    flat,
+    loop_indices,
+    sliced,
+)
 
 TYPES = {
     "fp32": ("float", "KW_FP32", Kind.FLOAT),
@@ -14,7 +26,7 @@ TYPES = {
     "bf16": ("kw_bf16", "KW_BF16", Kind.FLOAT),
     "int64": ("int64_t", "KW_INT64", Kind.INT),
     "int32": ("int32_t", "KW_INT32", Kind.INT),
-    "bool": ("bool", "KW_BOOL", Kind.BOOL),
+    "bool": ("uint8_t", "KW_BOOL", Kind.BOOL),  # GCC vectorises no loads of bool
 }
 """C++ type, `kw_dtype` and kind of value, by the type's name in a case."""
 
@@ -27,17 +39,23 @@ class Port:
     shape: tuple[int, ...]
     dtype: str
     """As a case spells it: `fp32`."""
+    strides: tuple[int, ...] | None = None
+    """Elements from one to the next along each axis; None if it is dense."""
+    offset: int = 0
+    """Elements from a cache line to its first one."""
+    tensor: str = ""
+    """What the case calls it; empty for an input of a module, which is called by its place."""
 
 
-def lower(graph: Any, inputs: Sequence[Value]) -> tuple[Lowering, list[Value]]:
-    """Return the stages of a graph over its inputs, and what it returns. `Any`: a GraphModule of torch.fx."""
-    lowering, known = Lowering(), dict[Any, Any]()
+def lower(graph: Any, inputs: Sequence[Value], lowering: Lowering) -> list[Value]:
+    """Have a graph over its inputs put into stages, and return what it returns. `Any`: a GraphModule of torch.fx."""
+    known = dict[Any, Any]()
     waiting = list(inputs)
     for node in graph.graph.nodes:
         if node.op == "placeholder":
             known[node] = waiting.pop(0)
         elif node.op == "output":
-            return lowering, [lifted(known[one]) for one in node.args[0]]
+            return [lifted(known[one]) for one in node.args[0]]
         elif node.op == "call_function":
             value = _lowered(node, lowering, known)
             is_shared = len(node.users) > 1 and isinstance(value, Value)
@@ -82,61 +100,63 @@ def _kind_of(node: Any) -> Kind:
 
 
 def stages_of(
-    graph: Any, inputs: Sequence[Port], outputs: Sequence[Port], order: Sequence[int]
+    graph: Any,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    order: Sequence[int],
+    most_products: int = MOST_PRODUCTS,
 ) -> list[Stage]:
     """Return a graph as stages, the last ones filling the outputs; raises NotPlain for what has no plain form.
 
     `order` says which input each placeholder of the graph is. `Any`: a GraphModule of torch.fx.
     """
-    lowering, answers = lower(graph, [_port_value(inputs[place]) for place in order])
-    stages = list(lowering.stages.found)
-    for port, answer in zip(outputs, answers, strict=True):
-        expression = as_kind(answer, TYPES[port.dtype][2]).at(loop_indices(answer.shape))
-        stages.append(Stage(port.name, port.shape, TYPES[port.dtype][2], expression))
-    return stages
+    lowering = Lowering(most_products)
+    answers = lower(graph, [port_value(inputs[place]) for place in order], lowering)
+    stages = [*lowering.stages.found, *last_stages(answers, outputs)]
+    return [stage for stage in joined(stages, outputs) if stage.numel]
 
 
-def port_of(stage: Stage, outputs: Sequence[Port]) -> Port | None:
-    """Return the output a stage writes, None for a buffer of its own."""
-    return next((port for port in outputs if port.name == stage.name), None)
+def last_stages(answers: Sequence[Value], outputs: Sequence[Port]) -> list[Stage]:
+    """Return the stages that fill the outputs."""
+    kinds = [TYPES[port.dtype][2] for port in outputs]
+    return [
+        Stage(port.name, port.shape, kind, as_kind(answer, kind).at(loop_indices(answer.shape)))
+        for port, kind, answer in zip(outputs, kinds, answers, strict=True)
+    ]
 
 
-def _port_value(port: Port) -> Value:
+def joined(stages: Sequence[Stage], outputs: Sequence[Port]) -> list[Stage]:
+    """Return stages in which a result that is an output as it stands is written there and nowhere else."""
+    found = list(stages)
+    for port in outputs:
+        stage = next(one for one in found if one.name == port.name)
+        read = stage.expression
+        if not isinstance(read, Read) or read.index != flat(loop_indices(stage.shape), dense(stage.shape)):
+            continue
+        maker = next((one for one in found if one.name == read.name), None)
+        readers = sum(one.name == read.name for other in found for one in other.reads)
+        is_exact = port.dtype == "fp32" or readers == 1
+        if maker is None or maker.how or maker.numel != stage.numel or not is_exact:
+            continue
+        if port_of(maker.name, outputs) is None:
+            found.remove(stage)
+            found = [_renamed(one, maker.name, port.name) for one in found]
+    return found
+
+
+def _renamed(stage: Stage, old: str, new: str) -> Stage:
+    name = new if stage.name == old else stage.name
+    return replace(stage, name=name, expression=stage.expression.renamed(old, new))
+
+
+def port_of(name: str, outputs: Sequence[Port]) -> Port | None:
+    """Return the output of that name, None for a buffer of the kernel's own."""
+    return next((port for port in outputs if port.name == name), None)
+
+
+def port_value(port: Port) -> Value:
+    """Return the elements of a tensor of the signature."""
     kind = TYPES[port.dtype][2]
-    load = {"fp32": "{}", "int64": "{}", "bool": "{}"}.get(port.dtype, f"static_cast<{kind}>({{}})")
-    return buffer(port.name, port.shape, kind, load)
-
-
-def helpers(body: str) -> list[str]:
-    """Return the functions a text calls."""
-    return [text for name, text in HELPERS.items() if f"{name}(" in body.replace(f"std::{name}(", "")]
-
-
-def ended(stage: Stage) -> str:
-    """Return what a reduction leaves behind."""
-    if stage.divisor != 1:
-        return f"static_cast<float>(total / {stage.divisor}.0)"
-    return f"static_cast<{stage.kind}>(total)"
-
-
-def reduction(stage: Stage, indent: str) -> list[str]:
-    """Return the inner loops of a reduction, which end in `total`."""
-    is_sum = stage.how == "sum"
-    kind = ("double" if stage.kind is Kind.FLOAT else "int64_t") if is_sum else "float"
-    first = "0" if is_sum else "-INFINITY" if stage.how == "max" else "INFINITY"
-    lines = [f"{indent}{kind} total = {first};"]
-    inner = indent
-    for number, extent in enumerate(stage.reduced):
-        if extent > 1:
-            lines.append(f"{inner}for (int64_t r{number} = 0; r{number} < {extent}; ++r{number})")
-            inner += "    "
-    step = {"sum": "total += {};", "max": "total = larger(total, {});", "min": "total = smaller(total, {});"}
-    return [*lines, f"{inner}{step[stage.how].format(stage.expression)}"]
-
-
-def flat_count(shape: Sequence[int]) -> int:
-    """Return the elements of a shape."""
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count
+    load = "" if port.dtype in ("fp32", "int64") else f"static_cast<{kind}>({{0}})"
+    load = "({0} != 0)" if kind is Kind.BOOL else load
+    return buffer(port.name, port.shape, kind, load, port.strides)

@@ -7,10 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kernelwright.codegen.indices import looked
 from kernelwright.codegen.values import (
+    Counted,
+    Expression,
     Indices,
     Kind,
+    Made,
     NotPlain,
+    Pieced,
     Stages,
     Value,
     as_kind,
@@ -33,6 +38,7 @@ HELPERS = {
     "rsqrt": "inline float rsqrt(float x) { return 1.0f / std::sqrt(x); }",
     "softplus": "inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }",
     "leaky": "inline float leaky(float x, float slope) { return x > 0.0f ? x : x * slope; }",
+    "chosen": "inline float chosen(bool test, float a, float b) { return test ? a : b; }",
     # A NaN on either side comes through, as in torch.
     "larger": "inline float larger(float a, float b) { return a != a || a > b ? a : b; }",
     "smaller": "inline float smaller(float a, float b) { return a != a || a < b ? a : b; }",
@@ -76,7 +82,7 @@ class Elements:
         shape = shape_of(given)
         numel = math.prod(shape)
         values = [broadcast(self.stages.stored(one) if one.numel < numel else one, shape) for one in given]
-        return Value(shape, kind, lambda at: text.format(*(value.at(at) for value in values)))
+        return Value(shape, kind, lambda at: Made(text, tuple(value.at(at) for value in values)))
 
     def floats(self, text: str, *given: Any) -> Value:
         """Return an expression of values as floats."""
@@ -111,7 +117,7 @@ class Elements:
             return self.pointwise(f"({{0}} {LOGIC[name]} {{1}})", Kind.BOOL, *both)
         if name in SAME:
             return lifted(args[0])
-        handler: Handler | None = getattr(self, f"_{name}", None)
+        handler: Handler | None = getattr(self, f"_{name.removeprefix('_')}", None)
         if handler is None:
             raise NotPlain(f"aten.{name}")
         return handler(*args, **named)
@@ -171,7 +177,8 @@ class Elements:
         values = [lifted(left), lifted(right)]
         kind = Kind.FLOAT if any(one.kind is Kind.FLOAT for one in values) else values[0].kind
         both = [as_kind(one, kind) for one in values]
-        return self.pointwise("({0} ? {1} : {2})", kind, as_kind(test, Kind.BOOL), *both)
+        text = "chosen({0}, {1}, {2})" if kind is Kind.FLOAT else "({0} ? {1} : {2})"
+        return self.pointwise(text, kind, as_kind(test, Kind.BOOL), *both)
 
     def _masked_fill(self, x: Value, mask: Value, value: Any) -> Value:
         return self._where(mask, value, x)
@@ -197,7 +204,7 @@ class Elements:
     def _arange(self, start: int, end: int | None = None, step: int = 1, **_: Any) -> Value:
         first, last = (0, start) if end is None else (start, end)
         count = max(0, -(-(last - first) // step))
-        return Value((count,), Kind.INT, lambda at: f"(int64_t({at[0]}) * {step} + {first})", is_cheap=True)
+        return Value((count,), Kind.INT, lambda at: Counted(at[0] * step + first), is_cheap=True)
 
     def _embedding(self, table: Value, rows: Value, *_: Any, **__: Any) -> Value:
         return self._index(table, [rows])
@@ -207,9 +214,9 @@ class Elements:
             raise NotPlain("an index of more than one axis")
         source, first = self.stages.stored(x), self.stages.stored(rows[0])
 
-        def at(indices: Indices) -> str:
+        def at(indices: Indices) -> Expression:
             cut = len(first.shape)
-            return source.at([first.at(indices[:cut]), *indices[cut:]])
+            return source.at([looked(first.at(indices[:cut]), x.shape[0]), *indices[cut:]])
 
         return Value((*first.shape, *x.shape[1:]), x.kind, at)
 
@@ -268,15 +275,15 @@ class Elements:
             *values[0].shape[axis + 1 :],
         )
 
-        def at(indices: Indices) -> str:
-            text = ""
+        def at(indices: Indices) -> Expression:
+            found: Expression | None = None
             for one, start in zip(reversed(values), reversed(starts), strict=True):
                 own = list(indices)
-                own[axis] = f"({own[axis]} - {start})" if start else own[axis]
+                own[axis] = own[axis] - start
                 piece = one.at(own)
-                test = f"{indices[axis]} < {start + one.shape[axis]}"
-                text = f"({test} ? {piece} : {text})" if text else piece
-            return text
+                found = Pieced(indices[axis], start + one.shape[axis], piece, found) if found else piece
+            assert found is not None
+            return found
 
         return Value(shape, kind, at)
 

@@ -14,6 +14,10 @@ MOST_PRODUCTS = 1 << 25
 class Lowering(Elements):
     """All operations that have a plain form."""
 
+    def __init__(self, most_products: int = MOST_PRODUCTS) -> None:
+        super().__init__()
+        self.most_products = most_products
+
     def _reduced(self, x: Value, axes: Any, keep: bool, how: str, *, mean: bool = False) -> Value:
         rank = len(x.shape)
         chosen = [axes] if isinstance(axes, int) else list(axes or range(rank))
@@ -108,7 +112,7 @@ class Lowering(Elements):
         b = right if len(right.shape) > 1 else reshaped(right, (*right.shape, 1))
         batch = shape_of([Value(a.shape[:-2], a.kind, a.at), Value(b.shape[:-2], b.kind, b.at)])
         m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-        if math.prod(batch) * m * k * n > MOST_PRODUCTS:
+        if math.prod(batch) * m * k * n > self.most_products:
             raise NotPlain(f"a product of {m}x{k} and {k}x{n}: plain loops would take too long")
         a, b = (broadcast(self.stages.stored(one), (*batch, *one.shape[-2:])) for one in (a, b))
         wide = reshaped(a, (*batch, m, 1, k))

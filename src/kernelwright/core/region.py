@@ -7,8 +7,9 @@ rest as JSON. It is read back as text; nothing in it is executed for that.
 import ast
 import re
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
 from kernelwright.core.errors import BadInput
@@ -70,12 +71,23 @@ class Extracted(Frozen):
     """The op it is written like, though its reference gives other numbers."""
     source: str
     """The region as Python: `Model`, `get_inputs`, `get_init_inputs`."""
+    kernels: dict[str, str] = Field(default_factory=dict)
+    """For op `graph` plain kernels of it, by language; they stay outside the file."""
+    not_plain: str = ""
+    """Why a language is missing there."""
 
     @property
     def name(self) -> str:
         """Return a name that is good for a file: op, sizes of the first input, type, and a few digits of its text."""
         sizes = "x".join(map(str, self.case.inputs[0].shape)) or "scalar"
         return f"{self.op}_{sizes}_{self.case.dtype.value}_{digest(self.source)[:6]}"
+
+    @property
+    def captured(self) -> CapturedRegion | None:
+        """Return the text and the kernels of what has no op of its own."""
+        if self.op != GRAPH:
+            return None
+        return CapturedRegion(source=self.source, kernels=self.kernels, not_plain=self.not_plain)
 
     def problem(self, device: Device, path: str) -> Problem:
         """Return the problem on a device; `path` is where its file lies, which is the reference of a `graph`."""
@@ -86,7 +98,7 @@ class Extracted(Frozen):
 def written(one: Extracted) -> str:
     """Return the file of a problem."""
     title = f'"""{one.name}: {one.count} times in the model; {one.where or "made by the framework"}."""\n\n'
-    told = one.model_dump_json(exclude={"source"})
+    told = one.model_dump_json(exclude={"source", "kernels", "not_plain"})
     return f"{title}{one.source}\n\n{MARK}\n{told}\n'''\n{MAIN}"
 
 

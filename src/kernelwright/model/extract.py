@@ -11,6 +11,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch.fx import Interpreter, Node
 
 from kernelwright.core import plugins
+from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.messages.model import GraphBreak, ModelExtracted
 from kernelwright.core.ports import Match, View
@@ -39,6 +41,7 @@ from kernelwright.model.graph import (
     tensor_of,
 )
 from kernelwright.model.load import Loaded
+from kernelwright.model.plain import captured_region
 
 AGREES = 1e-8
 """Largest difference of region and reference in float64, relative to the largest value: rounding, no other formula."""
@@ -85,6 +88,16 @@ class Found:
     def where(self) -> str:
         """Return the line of the model's code of the first site."""
         return place_of(self.sites[0].region.nodes[-1])
+
+    @cached_property
+    def captured(self) -> CapturedRegion | None:
+        """Return the text of a fusion with plain kernels of it; None for a known op."""
+        return captured_region(self.sites[0].region, self.case, self.source) if self.op == OP else None
+
+    @property
+    def ease(self) -> int:
+        """Return 2 if there are kernels for it, 1 if a plain one is written from its graph, else 0."""
+        return 2 if self.captured is None else int(bool(self.captured.kernels))
 
 
 class _Watch(Interpreter):
@@ -327,15 +340,13 @@ def chosen_sites(found: Sequence[Found], gains: Mapping[int, float] | None = Non
     """Return a disjoint set of sites, each with the place of its problem.
 
     `gains` are measured gains by place of the problem. Without them known ops go before fusions, because kernels for
-    them exist, and each kind by estimated gain.
+    them exist, fusions that a plain kernel is written for before the others, and each kind by estimated gain.
     """
     every = [(place, site) for place, one in enumerate(found) for site in one.sites]
     if gains is not None:
         return [every[i] for i in choose([(site.nodes, gains.get(place, 0.0)) for place, site in every])]
     first = max((one.gain for one in found), default=0) + 1.0
-    worth = [
-        (site.nodes, found[place].gain + (first if found[place].op != OP else 0.0)) for place, site in every
-    ]
+    worth = [(site.nodes, found[place].gain + found[place].ease * first) for place, site in every]
     return [every[i] for i in choose(worth)]
 
 
@@ -376,4 +387,6 @@ def extracted(one: Found, chosen: int) -> Extracted:
         aliases=one.aliases,
         rejected=one.rejected,
         source=one.source,
+        kernels=one.captured.kernels if one.captured else {},
+        not_plain=one.captured.not_plain if one.captured else "",
     )

@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from kernelwright.core import plugins
 from kernelwright.core.account import Kind
+from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.case import Case
 from kernelwright.core.roofline import Work
 from kernelwright.model.capture import Captured
@@ -35,6 +36,7 @@ class Part:
     where: str = ""
     work: Work | None = None
     case: Case | None = None
+    captured: CapturedRegion | None = None
     graphs: list[int] = field(default_factory=list)
     """The graph of each of its places."""
 
@@ -126,7 +128,8 @@ def _problem(one: Found, flop: int) -> Part:
     if one.op == OP:  # the op itself knows the bytes only
         work = work.model_copy(update={"flops": flop})
     kind = Kind.FUSION if one.op == OP else Kind.OP
-    return Part(kind, one.op, extracted(one, 0).name, one.where, work, one.case)
+    told = extracted(one, 0)
+    return Part(kind, one.op, told.name, one.where, work, one.case, told.captured)
 
 
 def _left_alone(node: Node, flop: int) -> Part:

@@ -189,6 +189,7 @@ def _answer(
             kind=part.kind, op=part.op, name=part.name, where=part.where, sites=len(part.graphs),
             calls=sum(weights[number] for number in part.graphs), captured_us=us, compiled_us=there,
             is_estimated=under.is_estimated and there is not None, work=part.work, case=part.case,
+            captured=part.captured,
         )
         for part, us, there in zip(rows.parts, own, below, strict=True)
     ]  # fmt: skip

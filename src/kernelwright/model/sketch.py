@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from kernelwright.codegen import plain_cpp, plain_cuda
+from kernelwright.codegen import plain_cpp, plain_cuda, plain_triton
 from kernelwright.codegen.lowering import Port
 from kernelwright.codegen.values import NotPlain
 from kernelwright.core.case import DType
@@ -54,8 +54,9 @@ def sketch(request: SketchFunction) -> FunctionSketched:
     source, left = _cpp(graph, inputs, made)
     sources = {"cpp": source}
     if graph.captured is not None:
-        with suppress(NotPlain):
-            sources["cuda"] = plain_cuda.written(graph.captured.graph, inputs, made, graph.order)
+        for name, writer in (("cuda", plain_cuda), ("triton", plain_triton)):
+            with suppress(NotPlain):
+                sources[name] = writer.written(graph.captured.graph, inputs, made, graph.order)
     return FunctionSketched(
         reference=reference,
         reference_note=note,
