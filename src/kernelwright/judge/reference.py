@@ -146,7 +146,7 @@ def _answer(request: ReferenceRequest, inputs: Tensors, known: _Known) -> list[t
     exact, framework = reference(wide, scalars), _framework(request, reference, inputs)
     op = known.op(request.op)
     scale = (
-        op.measured_scale(lambda shifted: reference(shifted, scalars), wide)
+        op.measured_scale(lambda shifted: reference(shifted, scalars), wide, exact)
         if hasattr(op, "measured_scale")
         else op.error_scale(wide, scalars)
     )

@@ -48,8 +48,9 @@ ROUNDED_INTERMEDIATES = 4
 NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
 MODERATE_OFFSET, MODERATE = 8.0, 64.0
 """What lies inside a module is not known: values that overflow there would test nothing but overflow."""
-SHIFT, SHIFTS = 2.0**-20, 3
-"""Relative change of every input, and how often, by which the sensitivity of an output is measured."""
+SHIFT, SHIFTS, LARGE = 2.0**-20, 3, 1 << 20
+"""Relative change of every input, and how often, by which the sensitivity of an output is measured: once where the
+output has so many elements."""
 
 
 def case(
@@ -152,19 +153,22 @@ def error_scale(
 
 
 def measured_scale(
-    answer: "Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]", inputs: Mapping[str, "Tensor"]
+    answer: "Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]",
+    inputs: Mapping[str, "Tensor"],
+    base: tuple["Tensor", ...],
 ) -> tuple["Tensor", ...]:
     """Return, per output element, its magnitude and how far it moves when every input is rounded a little.
 
     The second part is the condition of the computation: where sums cancel, it is as large as what went into them. It is
     averaged over rows, so that an element the shifts happened not to move is not held to more than its neighbours.
+    `base` is the answer to the inputs as they are.
     """
     import torch
 
     rng = generator(20)
-    base = answer(inputs)
     moved = [torch.zeros_like(out) for out in base]
-    for _ in range(SHIFTS):
+    shifts = SHIFTS if sum(out.numel() for out in base) < LARGE else 1
+    for _ in range(shifts):
         shifted = {
             name: tensor
             * (1 + SHIFT * torch.randn(tensor.shape, generator=rng, dtype=torch.float64).to(tensor))
@@ -173,7 +177,7 @@ def measured_scale(
             for name, tensor in inputs.items()
         }
         for total, out, other in zip(moved, base, answer(shifted), strict=True):
-            total += torch.nan_to_num((other - out) / SHIFT).square() / SHIFTS
+            total += torch.nan_to_num((other - out) / SHIFT).square() / shifts
     return tuple(
         out.abs() + (total.mean(-1, keepdim=True) if total.ndim else total).sqrt().expand(out.shape)
         for out, total in zip(base, moved, strict=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
@@ -19,6 +19,7 @@ from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
 from kernelwright.judge.execution import is_interpreted, launches_plans, left_out
 
+Item = TypeVar("Item")
 CALL_SECONDS = 20.0
 SMOKE_ELEMENTS = 1 << 16
 """Cases up to this many input elements count as small."""
@@ -26,6 +27,8 @@ PROBED_ELEMENTS = {True: 1 << 18, False: 1 << 24}
 """A case of the problem's own up to this size, on a CPU or not, is probed many times; else a smaller one stands in."""
 SWEEP_ELEMENTS = {True: 1 << 22, False: 1 << 30}
 """Board-sized public cases beyond this are left to GPUs: float64 on them takes a CPU minutes."""
+HEAVY_ELEMENTS = 1 << 20
+"""A case whose sizes are fixed and larger than this takes a CPU seconds to answer in float64."""
 BASELINES = ("eager", "compiled")
 """Backends whose functions the launcher captures itself."""
 POOL = 24
@@ -78,6 +81,16 @@ class Bench:
     def has_fixed_cases(self) -> bool:
         """Tell whether sizes and layouts other than the problem's own are no part of the contract."""
         return hasattr(self.op, "FIXED_CASES")
+
+    @cached_property
+    def is_heavy(self) -> bool:
+        """Tell whether no small case can stand in for the problem's own, and every answer to it takes seconds."""
+        own = min(map(input_elements, self.problem.cases))
+        return self.is_cpu and self.has_fixed_cases and own > HEAVY_ELEMENTS
+
+    def some(self, trials: Sequence[Item], most: int) -> list[Item]:
+        """Return all trials or, where each takes seconds, so many of them: others in every evaluation."""
+        return list(trials) if not self.is_heavy else self.rng.sample(trials, min(most, len(trials)))
 
     @property
     def is_cpu(self) -> bool:

@@ -39,6 +39,8 @@ FOREIGN_ROUNDINGS = 8
 HIDDEN_EXACT = 2
 PATH_DRAWS, RARE_DRAWS = 60, 1000
 """Sizes a plan is asked about in search of kernels no other size reaches, more if it names one; each takes 1 ms."""
+HEAVY_TRIALS = 4
+"""Hard distributions, or special values, of an evaluation in which each takes seconds."""
 PLAIN = (Distribution.SIGNED, Distribution.SCALED)
 HARD = tuple(kind for kind in Distribution if kind not in PLAIN)
 
@@ -130,7 +132,9 @@ def stability(bench: Bench) -> Found:
         for cases in by_dtype
         if cases and not (kind is Distribution.DENORMAL and _flushes(bench, cases[0].dtype))
     ]
-    trials = [drawn(bench, bench.rng.choice(cases), kind) for kind, cases in choices]
+    trials = [
+        drawn(bench, bench.rng.choice(cases), kind) for kind, cases in bench.some(choices, HEAVY_TRIALS)
+    ]
     checked, failure = run_trials(bench, trials)
     if failure:
         return checked, failure
@@ -186,11 +190,11 @@ def special_values(bench: Bench) -> Found:
     deepest = max(map(bench.op.depth, small), default=0)
     cases += bench.rng.sample([case for case in small if bench.op.depth(case) == deepest], min(1, len(small)))
     trials = []
-    for case in cases:
+    for case in {case.hash: case for case in cases}.values() if bench.has_fixed_cases else cases:
         seed = bench.seed
         for place, (what, inputs) in enumerate(bench.op.special_inputs(case, seed)):
             trials.append(Trial(case, partial(_planted, bench, case, place, {seed: inputs}), seed, what=what))
-    return run_trials(bench, trials)
+    return run_trials(bench, bench.some(trials, HEAVY_TRIALS))
 
 
 def _planted(bench: Bench, case: Case, place: int, known: dict[int, Inputs], seed: int) -> Inputs:
