@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,9 +127,9 @@ def diagnosed(asked) -> dict:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]) -> Path:
     """Return a folder of runs whose machine is calibrated once."""
-    return tmp_path_factory.mktemp("home")
+    return calibrated(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")

@@ -44,9 +44,10 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]) -> Path:
     """Return a project whose settings keep judging short."""
     place = tmp_path_factory.mktemp("project")
+    calibrated(place / "home")
     (place / "kernelwright.toml").write_text("hidden_shapes = 0\nthreads = 1\n")
     return place
 

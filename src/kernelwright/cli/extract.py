@@ -39,6 +39,8 @@ class ProblemRow(Answer):
     """File and line of the model's code."""
     rejected: str
     """The op it is written like, though its reference gives other numbers."""
+    not_plain: str
+    """Why no kernel is written for this fusion; empty if one is, and for known ops."""
     file: str | None
     """Where it was written."""
 
@@ -124,6 +126,7 @@ def _answer(model: str, found: ModelExtracted, files: list[str | None]) -> Extra
             gain_bytes=one.gain_bytes,
             where=one.where,
             rejected=one.rejected,
+            not_plain=one.not_plain,
             file=file,
         )
 
@@ -146,6 +149,7 @@ def _print(answer: ExtractAnswer) -> None:
     console.print(f"{'problem':44} {'count':>5} {'chosen':>6}  where", style="bold")
     for row in answer.problems:
         doubt = f"  (written like {row.rejected}, other numbers)" if row.rejected else ""
+        doubt += f"  (no kernel is written: {row.not_plain})" if row.not_plain else ""
         console.print(
             f"{row.case:44} {row.count:5d} {row.chosen:6d}  {_short(row.where)}{doubt}", markup=False
         )
