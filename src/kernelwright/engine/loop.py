@@ -85,8 +85,8 @@ def optimize(run: Run, judge: JudgeClient) -> None:
 def search(run: Run, judge: JudgeClient) -> None:
     """Take turns until every problem has ended or the budget is spent."""
     while (key := next_problem(run.tree)) is not None:
-        # The baselines and seeds of every problem are judged whatever the budget says: without them nothing is known.
-        if _is_begun(run, key) and (stop := spent_up(run)):
+        # Baselines and seeds of one problem are judged whatever the budget says: without them nothing is known.
+        if any(_is_begun(run, one) for one in run.tree.problems) and (stop := spent_up(run)):
             _end_all(run, stop)
             return
         started = time.monotonic()

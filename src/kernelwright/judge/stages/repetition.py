@@ -28,8 +28,8 @@ REPEATS, BIG_REPEATS = 8, 3
 LARGE = 0x7B
 """Bytes of this make numbers near the top of the range of every float type."""
 COMPANIONS = 3
-MIXED_CALLS, MIXED_ROUNDS, INTERPRETED_ROUNDS = 12, 25, 2
-"""Calls of other shapes between two looks, in batches: three hundred; fewer where each takes milliseconds."""
+MIXED_CALLS, MIXED_ROUNDS, FEW_ROUNDS = 12, 25, 2
+"""Calls of other shapes between two looks, in batches: three hundred; fewer where each takes long."""
 
 
 def _own_case(bench: Bench) -> Case | Failure:
@@ -178,7 +178,7 @@ def _old(bench: Bench, case: Case, looks: list[_Look]) -> Found:
         arena.write_inputs(1 + MIXED_CALLS, looks[1].inputs)
         arena.poison_outputs()
         with runner_on(bench, arena) as runner:
-            _mix(runner, INTERPRETED_ROUNDS if bench.is_interpreted else MIXED_ROUNDS)
+            _mix(runner, FEW_ROUNDS if bench.is_interpreted or bench.is_heavy else MIXED_ROUNDS)
             for done, (look, number) in enumerate(zip(looks, numbers, strict=True), start=1):
                 _mix(runner, 1)
                 runner.run(
