@@ -6,9 +6,10 @@ From the root of the repository: the zoo is the tests'. Every model of tests/cpu
 captured on a CPU with one thread, nothing compiled. Shares are of the captured graph's time; the rest is what its marks
 do not account for, of either sign.
 
-Replaced is the part of the known ops whose kernels really run in the model. The rules:
-1. The op has a C++ seed. It is built for the region's own case by the judge's builder, in its sandbox, with the seed's
-   first parameters. Nothing was searched for: that it is faster is not claimed here.
+Replaced is the part of the known ops, and of the fusions, whose kernels really run in the model. The rules:
+1. The op has a C++ seed, or one is written from the fusion's own graph. It is built for the region's own case by the
+   judge's builder, in its sandbox, with the seed's first parameters. Nothing was searched for: that it is faster is not
+   claimed here.
 2. All of a model's seeds are spliced at once by `model/splice.compiled_with`, and the model is called on every set.
 3. A region counts if its kernel was called at its sites and no guard or refusal of the seed ever sent a call back to
    the original. One fallback, and none of the region's time counts.
@@ -27,15 +28,15 @@ from pathlib import Path
 import torch
 from tests.cpu import model_zoo as zoo
 
-from kernelwright.core.account import Kind
+from kernelwright.core.account import Kind, Region
 from kernelwright.core.candidate import Origin
-from kernelwright.core.case import Case
 from kernelwright.core.frozen import digest
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel, Winner
+from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Status
 from kernelwright.engine.app import versions
-from kernelwright.engine.seeds import seed
-from kernelwright.hardware.detect import usable_cores
+from kernelwright.engine.seeds import seed, written_seeds
+from kernelwright.hardware.detect import cpu_device, usable_cores
 from kernelwright.judge.builds import Builds
 from kernelwright.model.load import Loaded, load, loaded_from
 from kernelwright.model.profile import profile
@@ -72,9 +73,14 @@ class Seeds:
     def __init__(self, folder: Path) -> None:
         self.builds = Builds(folder / "cache", folder, usable_cores())
 
-    def winner(self, case: Case) -> Winner | None:
-        """Return the seed of a case's op as a kernel to be put into a model; None if there is none that builds."""
+    def winner(self, region: Region) -> Winner | None:
+        """Return the seed of a region as a kernel to be put into a model; None if there is none that builds."""
+        case = region.case
+        assert case is not None, "only problems are replaced"
         candidate = seed(case.op, BACKEND, Origin.AUTHOR)
+        if region.captured is not None:
+            problem = Problem(op=case.op, cases=(case,), device=cpu_device(), captured=region.captured)
+            candidate = next(iter(written_seeds(problem, (BACKEND,))), None)
         if candidate is None:
             return None
         result, artefact = self.builds.get(candidate, candidate.values_for(case.hash))
@@ -87,13 +93,18 @@ class Seeds:
             case=case,
             artefact=str(artefact),
             artefact_hash=digest(artefact.read_bytes()),
+            region=region.captured.source if region.captured else "",
         )
 
 
 def replaced(loaded: Loaded, found: ModelProfiled, seeds: Seeds) -> dict[str, object]:
     """Return what part of a model's time seeds really take over, by the rules above."""
-    cases = {one.case.hash: one.case for one in found.regions if one.kind is Kind.OP and one.case is not None}
-    winners = [winner for case in cases.values() if (winner := seeds.winner(case)) is not None]
+    problems = {
+        one.case.hash: one
+        for one in found.regions
+        if one.kind in (Kind.OP, Kind.FUSION) and one.case is not None
+    }
+    winners = [winner for one in problems.values() if (winner := seeds.winner(one)) is not None]
     tally, worst = Tally(), 0.0
     torch._dynamo.reset()
     with loaded.calling():
@@ -104,11 +115,15 @@ def replaced(loaded: Loaded, found: ModelProfiled, seeds: Seeds) -> dict[str, ob
             worst = max(worst, float(distance))
     torch._dynamo.reset()
     ran = {key for key, one in tally.winners.items() if one.calls and not one.fallbacks.total()}
-    own_us = sum(one.captured_us for one in found.regions if one.kind is Kind.OP and one.case.hash in ran)
     is_right = worst <= CLOSE
+    shares = dict.fromkeys((Kind.OP, Kind.FUSION), 0.0)
+    for one in problems.values() if is_right else ():
+        if one.case.hash in ran:
+            shares[one.kind] += one.captured_us / found.captured.total_us
     return {
-        "replaced": own_us / found.captured.total_us if is_right else 0.0,
-        "replaced_cases": f"{len(ran) if is_right else 0} of {len(cases)}",
+        "replaced": shares[Kind.OP],
+        "fusion_replaced": shares[Kind.FUSION],
+        "replaced_cases": f"{len(ran) if is_right else 0} of {len(problems)}",
         "fallbacks": {one.label: dict(one.fallbacks) for one in tally.winners.values() if one.fallbacks},
         "distance": worst,
     }

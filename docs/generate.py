@@ -282,12 +282,12 @@ def build_times() -> str:
 def coverage() -> str:
     """Return, per model, the shares of its time that have a name."""
     found = json.loads((ROOT / "benchmarks/results/coverage.json").read_text())
-    columns = {"op": "known op", "replaced": "of it replaced", "fusion": "fusion", "alone": "left alone"}
-    columns |= {"gaps": "gaps", "rest": "rest"}
+    columns = {"op": "known op", "replaced": "of it replaced", "fusion": "fusion"}
+    columns |= {"fusion_replaced": "of it replaced", "alone": "left alone", "gaps": "gaps", "rest": "rest"}
 
     def cells(row: dict[str, Any]) -> list[str]:
         times = [f"{row[key] / 1e3:.2f}" for key in ("total_us", "low_us", "high_us")]
-        shares = [f"{round(100 * row[key], 1) + 0.0:.1f} %" for key in columns]
+        shares = [f"{round(100 * row[key], 1) + 0.0:.1f} %" if key in row else "" for key in columns]
         return [row["model"], *shares, f"{times[0]} ({times[1]} to {times[2]})", str(row["load_average"])]
 
     versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch",))
