@@ -6,13 +6,30 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from kernelwright.backends import cpp
 from kernelwright.codegen import product_cpp
 from kernelwright.codegen.values import NotPlain
 from kernelwright.core.plan_language import parse_params
-from kernelwright.core.verdict import Status
+from kernelwright.core.verdict import Profile, Status
+from kernelwright.engine.seeds import Seeds
+from kernelwright.engine.service import JudgeClient
+from tests.cpu.fusions import fusion, problem_of
 from tests.cpu.test_plain_kernels import Function, assert_alike, drawn, sketched, struct
+
+
+class Interaction(nn.Module):
+    """Reads one row of its second input for eight of the first: an input with an axis that is only repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(64, 64)
+
+    def forward(self, k: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        q = q.expand_as(k)
+        return F.silu(self.wide(torch.cat((k, q, k - q, k * q), -1)))
+
 
 SMALL = 1 << 12
 """Products beyond which one is large, so that the tests are quick."""
@@ -65,6 +82,19 @@ def test_nothing_but_inputs_and_outputs_is_as_large_as_the_product() -> None:
         "std::vector<float> packed(WIDE * K);",
         "std::vector<float> lines((ROWS + 1) * K), block(ROWS * WIDE);",
     ]
+
+
+def test_the_judge_accepts_and_times_a_product_with_what_is_around_it(
+    judge: JudgeClient, tmp_path: Path
+) -> None:
+    one = fusion(Interaction(), (32, 8, 16), (32, 1, 16))
+    assert any(0 in spec.element_strides for spec in one.case.inputs), "a repeated axis stays one"
+    problem = problem_of(one, tmp_path)
+    (seed,) = Seeds(("cpp",), 2).first(problem)
+    assert "multiplied(" in seed.source
+    verdict = judge.evaluate(problem, seed, Profile.KEEP)
+    assert verdict.status is Status.ACCEPTED, verdict.stages[-1]
+    assert verdict.timing is not None
 
 
 @pytest.mark.parametrize(

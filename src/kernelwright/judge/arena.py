@@ -139,11 +139,7 @@ class Arena:
     def write_inputs(self, call: int, tensors: dict[str, torch.Tensor]) -> None:
         """Fill the inputs of a call; a case's own strides are honoured, the first row stands for a broadcast axis."""
         for spec in self.cases[self.calls[call].case].inputs:
-            target, source = self.view(call, spec), tensors[spec.name]
-            for axis, stride in enumerate(spec.element_strides):
-                if stride == 0 and spec.shape[axis] > 1:
-                    target, source = target.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
-            target.copy_(source)
+            once(self.view(call, spec), spec).copy_(once(tensors[spec.name], spec))
 
     def call_at(self, call: int, case: Case) -> int:
         """Add a case on the very buffers of a call and return the number of the new call."""
@@ -239,3 +235,11 @@ class Arena:
         """Return a copy of the very bits a call's outputs consist of."""
         outputs = [self.view(call, spec) for spec in self.cases[self.calls[call].case].outputs]
         return torch.cat([out.contiguous().reshape(-1).view(torch.uint8) for out in outputs])
+
+
+def once(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """Return a tensor of a spec's shape with the first element alone along every axis that the spec only repeats."""
+    for axis, stride in enumerate(spec.element_strides):
+        if stride == 0 and spec.shape[axis] > 1:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor

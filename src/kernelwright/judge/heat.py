@@ -25,7 +25,7 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.verdict import Status
-from kernelwright.judge.arena import PAGE, Arena
+from kernelwright.judge.arena import PAGE, Arena, once
 from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched, returns_outputs
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
@@ -127,12 +127,15 @@ class Heat:
             arena.inputs = self.arenas[0].inputs
         first = self.arenas[0]
         self.targets = [
-            [(spec.name, first.view(number, spec)) for spec in case.inputs] for number in range(calls)
+            [(spec.name, once(first.view(number, spec), spec)) for spec in case.inputs]
+            for number in range(calls)
         ]
         op = plugins.load("ops", case.op)
         drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
         where = arms[0].bench.where
-        self.bases = [{name: tensor.to(where) for name, tensor in base.items()} for base in drawn]
+        self.bases = [
+            {spec.name: once(base[spec.name].to(where), spec) for spec in case.inputs} for base in drawn
+        ]
         self.refill()
 
     @property
