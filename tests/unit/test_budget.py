@@ -183,10 +183,12 @@ def two(make: SimpleNamespace) -> tuple[Problem, Problem]:
     return large, small
 
 
-def test_a_problem_without_a_title_comes_first_then_the_largest_share(make) -> None:
+def test_the_largest_time_to_win_comes_first_and_what_is_not_begun_promises_its_whole_share(make) -> None:
     large, small = two(make)
-    begun = [*baseline(make, large), ProblemFound(problem=small)]
-    assert next_problem(fold(begun)) == small.hash
+    assert next_problem(fold([ProblemFound(problem=small), ProblemFound(problem=large)])) == large.hash
+    assert next_problem(fold([*baseline(make, large), ProblemFound(problem=small)])) == large.hash
+    near_its_floor = baseline(make, large, time_us=100.0, floor_us=95.0)
+    assert next_problem(fold([*near_its_floor, ProblemFound(problem=small)])) == small.hash
     both = [*baseline(make, large), *baseline(make, small)]
     assert next_problem(fold(both)) == large.hash
 

@@ -21,13 +21,10 @@ def next_problem(tree: Tree) -> str | None:
         for key, quest in tree.quests.items()
         if quest.ended is None or (quest.ended.rule == STUCK and has_news(tree, key))
     ]
-    # What was begun is finished first: an expansion, a candidate, a problem without a title.
+    # What was begun is finished first: an expansion, a candidate.
     for key in open_ones:
         undecided = any(node.decision is None for node in nodes_of(tree, key))
         if tree.quests[key].pending or undecided:
-            return key
-    for key in open_ones:
-        if key not in tree.best:
             return key
     # A winner of a similar problem is the cheapest gain there is: every problem has its own before any is searched.
     for key in open_ones:
@@ -36,7 +33,7 @@ def next_problem(tree: Tree) -> str | None:
             for one in tree.given.starts
         ):
             return key
-    # Ties go to the earlier rank: max takes the first.
+    # Ties go to the earlier rank: max takes the first. One that is not begun promises its whole share.
     return max(open_ones, key=lambda key: promise(tree, key), default=None)
 
 
