@@ -85,7 +85,12 @@ def _pairs(bench: Bench) -> Iterator[tuple[tuple[Case, Distribution], bool]]:
         case for case in bench.problem.cases if input_elements(case) <= SWEEP_ELEMENTS[bench.is_cpu]
     ]
     own = affordable or [min(bench.problem.cases, key=input_elements)]
-    small = {case.dtype: case for case in sorted(bench.small_cases(), key=input_elements, reverse=True)}
+    known = {case.hash for case in own}
+    small = {
+        case.dtype: case
+        for case in sorted(bench.small_cases(), key=input_elements, reverse=True)
+        if case.hash not in known
+    }
     for _ in range(ROUNDS):
         for kind in PLAIN:
             yield from (((case, kind), True) for case in own)
