@@ -15,6 +15,7 @@ from kernelwright.engine.service import JudgeClient
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.evaluate import Judge
 from kernelwright.ops import rmsnorm
+from tests.cpu.interpreter import Interpreter
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,14 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeClient]:
     client = JudgeClient(settings, lambda _: None)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="module")
+def interpreter() -> Iterator[Interpreter]:
+    """Return a process that interprets Triton."""
+    found = Interpreter()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="module")

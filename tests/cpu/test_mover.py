@@ -21,7 +21,8 @@ from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import JudgeClient
 from kernelwright.hardware.detect import cpu_device
-from tests.cpu.test_triton_seeds import H200, check, interpret, job
+from tests.cpu.interpreter import Interpreter
+from tests.cpu.test_triton_seeds import H200, check, job
 
 CPP = {
     "loop_order": Spot("attention", (1, 2, 1, 70, 70, 24), scalars=(("causal", True), ("scale", 0.3))),
@@ -96,7 +97,9 @@ TRITON = {
 }
 
 
-def test_moved_triton_seeds_agree_with_float64_in_the_interpreter(tmp_path: Path) -> None:
+def test_moved_triton_seeds_agree_with_float64_in_the_interpreter(
+    tmp_path: Path, interpreter: Interpreter
+) -> None:
     jobs = []
     for move, op in TRITON.items():
         parent = seed(op, "triton", Origin.AUTHOR)
@@ -107,11 +110,11 @@ def test_moved_triton_seeds_agree_with_float64_in_the_interpreter(tmp_path: Path
             path = tmp_path / f"{move}_{number}.py"
             path.write_text(found.source)
             jobs.append({**job(op, case, **found.choices[-1].values), "seed": str(path)})
-    for entry, answer in zip(jobs, interpret(jobs), strict=True):
+    for entry, answer in zip(jobs, interpreter.find(jobs), strict=True):
         check(entry, answer)
 
 
-def test_programs_that_stay_do_all_rows_of_a_larger_grid(tmp_path: Path) -> None:
+def test_programs_that_stay_do_all_rows_of_a_larger_grid(tmp_path: Path, interpreter: Interpreter) -> None:
     few = H200.model_copy(update={"units": 1})
     case = Spot("softmax", (23, 2501), DType.FP16).case()
     _, found = proposed("persistent_grid", Spot("softmax", (23, 2501), DType.FP16), "triton", few)
@@ -120,7 +123,7 @@ def test_programs_that_stay_do_all_rows_of_a_larger_grid(tmp_path: Path) -> None
     path = tmp_path / "staying.py"
     path.write_text(found.source)
     entry = {**job("softmax", case, few, **found.choices[-1].values), "seed": str(path)}
-    check(entry, interpret([entry])[0])
+    check(entry, interpreter.find([entry])[0])
 
 
 @pytest.mark.skipif(nvrtc_version() is None, reason="the CUDA compiler is not installed")

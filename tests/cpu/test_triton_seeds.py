@@ -1,6 +1,6 @@
 """Triton seeds: right in the interpreter on awkward sizes and layouts, and compiled for three targets as meant."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -138,13 +138,6 @@ def job(
         "distribution": Distribution.SIGNED.value,
         "values": values,
     }
-
-
-@pytest.fixture(scope="module")
-def interpreter() -> Iterator[Interpreter]:
-    found = Interpreter()
-    yield found
-    found.close()
 
 
 @pytest.mark.parametrize("name", OPS)
