@@ -84,7 +84,7 @@ def _write(path: Path, found: Iterator[str]) -> int:
 
     texts = list(found)
     with disk_errors(path):
-        replace_file(path, "".join(f"{line}\n" for line in texts).encode())
+        replace_file(path.resolve(), "".join(f"{line}\n" for line in texts).encode())
     return len(texts)
 
 

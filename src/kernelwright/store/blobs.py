@@ -4,20 +4,15 @@ A blob is written to a temporary file beside its place, synced, renamed and its 
 finds the whole content or nothing, whatever dies when. Two writers of the same content write the same file.
 """
 
-import os
 import re
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.core.errors import BlobMissing
 from kernelwright.core.frozen import digest
-from kernelwright.store.disk import disk_errors, make_folder, sync_folder
+from kernelwright.store.disk import disk_errors, make_folder, replace_file, sync_folder
 
 HASH = re.compile(r"[0-9a-f]{64}")
-READABLE = 0o644
-"""Mode of a blob: `mkstemp` alone would hide a shared run folder from everybody else."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +35,10 @@ class Blobs:
         target = self.path(blob_hash)
         with disk_errors(target):
             make_folder(target.parent)
-            if not _holds(target, content):
-                _write(target, content)
-            # Also for content found in place: its writer may not have synced the folder yet.
-            sync_folder(target.parent)
+            if _holds(target, content):
+                sync_folder(target.parent)  # its writer may not have done so yet
+            else:
+                replace_file(target, content)
         return blob_hash
 
     def get(self, blob_hash: str) -> bytes:
@@ -65,20 +60,3 @@ def _holds(target: Path, content: bytes) -> bool:
         return target.read_bytes() == content
     except FileNotFoundError:
         return False
-
-
-def _write(target: Path, content: bytes) -> None:
-    """Put content in place in one step."""
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
-    part = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fchmod(file.fileno(), READABLE)
-            os.fsync(file.fileno())
-        part.replace(target)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            part.unlink()
-        raise

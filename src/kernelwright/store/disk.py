@@ -51,11 +51,10 @@ def make_folder(folder: Path) -> None:
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file in place in one step, durably: a reader finds the old one or the new one, never half of it.
 
-    A link is followed, and a file that is there keeps its permissions.
+    A file that is there keeps its permissions; a link is replaced, not followed.
     """
-    target = path.resolve()
-    mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else READABLE
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-", suffix=".part")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.is_file() else READABLE
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".part")
     part = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -63,9 +62,8 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        part.replace(target)
-    except BaseException:
-        with suppress(FileNotFoundError):
+        part.replace(path)
+    finally:
+        with suppress(FileNotFoundError):  # not there any more if all went well
             part.unlink()
-        raise
-    sync_folder(target.parent)
+    sync_folder(path.parent)

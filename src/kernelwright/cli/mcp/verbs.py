@@ -107,7 +107,7 @@ def install(
     if changed:
         with disk_errors(file):
             make_folder(file.parent)
-            replace_file(file, after.encode())
+            replace_file(file.resolve(), after.encode())  # settings are often links into a repository
     answer = InstallAnswer(
         client=client, file=str(file), changed=changed, installed=not uninstall, text=after
     )
