@@ -88,9 +88,8 @@ def together(acts: Sequence[Callable[[Halt], T]]) -> list[T]:
         try:
             under_way = [pool.submit(act, halt) for act in acts]
             return [one.result() for one in under_way]
-        except BaseException:
-            halt.give()  # leaving the pool waits for its threads
-            raise
+        finally:
+            halt.give()  # leaving the pool waits for its threads; whoever has ended does not mind
 
 
 def stoppable(member: Member, halt: Halt) -> Agent:

@@ -43,19 +43,6 @@ class RecordedVerdicts(JudgeClient):
         words = f"a verdict on {candidate.hash[:12]} under {profile.value!r}"
         return _next(self._evaluations[problem.hash, candidate.hash, profile], words)
 
-    def compare(
-        self,
-        problem: Problem,
-        incumbent: Candidate,
-        challenger: Candidate,
-        earlier: Comparison | None = None,
-        *,
-        confirm: bool = False,
-    ) -> Comparison | Disqualified:
-        """Return the recorded comparison."""
-        (found,) = self.race(problem, incumbent, (challenger,), (earlier,), confirm=confirm)
-        return found
-
     def race(
         self,
         problem: Problem,

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -170,12 +170,11 @@ def _import_file(path: Path) -> ModuleType:
     found = importlib.util.spec_from_file_location(name, path)
     assert found is not None and found.loader is not None
     module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
+    with ExitStack() as undone:
+        sys.modules[name] = module
+        undone.callback(sys.modules.pop, name, None)
         found.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        undone.pop_all()
     return module
 
 

@@ -15,21 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernelwright.backends._bare_launch import PlannedKernel
+from kernelwright.backends._tensors import torch_dtype
 from kernelwright.core.case import DType, TensorSpec
 from kernelwright.core.messages.profiler import ORDER, TRACE, Steady, Trace, Traced
 
 if TYPE_CHECKING:
     import torch
 
-KINDS = {
-    DType.FP32: "float32",
-    DType.FP16: "float16",
-    DType.BF16: "bfloat16",
-    DType.FP64: "float64",
-    DType.INT64: "int64",
-    DType.INT32: "int32",
-    DType.BOOL: "bool",
-}
 FLOATS = (DType.FP32, DType.FP16, DType.BF16, DType.FP64)
 SEED = 20
 
@@ -75,7 +67,7 @@ def empty(spec: TensorSpec, device: int) -> "torch.Tensor":
     """Return storage for a tensor."""
     import torch
 
-    kind = getattr(torch, KINDS[spec.dtype])
+    kind = torch_dtype(spec.dtype)
     return torch.empty(max(1, spec.storage_elements), dtype=kind, device=f"cuda:{device}")
 
 
