@@ -18,10 +18,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
+from tests.devices import H200
+
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import Case, DType
-from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.frozen import digest
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Status
@@ -34,15 +35,6 @@ from kernelwright.judge.execution import plan_for, units_of
 RESULTS = Path(__file__).parent / "results" / "builds.json"
 BACKENDS = ("cpp", "cuda", "triton", "compiled")
 RUNS, WARM_HITS = 3, 50
-TARGET = Device(
-    kind=DeviceKind.CUDA,
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=139 << 30,
-    cache_bytes=60 << 20,
-    shared_bytes=227 << 10,
-)
 
 
 def candidate_of(op: str, backend: str, case: Case) -> Candidate | None:
@@ -63,8 +55,8 @@ def case_of(op: str, backend: str) -> Case:
 def request(builds: Builds, candidate: Candidate, case: Case) -> Callable[[], list[Status]]:
     """Return the build of everything one case needs, as a call that answers with a status per artefact."""
     if plugins.load("backends", candidate.backend).TIER == "A":
-        units = units_of(plan_for(candidate, case, TARGET), case)
-        return lambda: [one.status for one in builds.get_units(candidate, units, TARGET.arch).values()]
+        units = units_of(plan_for(candidate, case, H200), case)
+        return lambda: [one.status for one in builds.get_units(candidate, units, H200.arch).values()]
     values = candidate.values_for(case.hash)
     return lambda: [builds.get(candidate, values)[0].status]
 

@@ -8,7 +8,6 @@ import pytest
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, DType
-from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.plan import kernel_unit
 from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.verdict import Profile, Stage, Status
@@ -24,6 +23,7 @@ from tests.cheats.specimen import (
     problem_of,
     specimens,
 )
+from tests.devices import H200
 
 ROOT = HERE.parents[1]
 ROW = re.compile(r"^\| ([A-Z]{2}\d+) \| ([^|]+) \|(?: ([^|]+) \|)?$", re.MULTILINE)
@@ -33,15 +33,6 @@ SECTION_0 = (
     *("TF4_patches_the_timers", "RF13_prints_pass_and_exits"),
 )
 """The six that left PASS in the log of a harness whose five stages they never met."""
-H200 = Device(
-    kind=DeviceKind.CUDA,
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=139 << 30,
-    cache_bytes=60 << 20,
-    shared_bytes=227 << 10,
-)
 STATIC = [pytest.param(item, id=item.name) for item in specimens("static")]
 ON_GPU = [pytest.param(item, id=item.name) for item in specimens("gpu")]
 

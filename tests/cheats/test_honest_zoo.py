@@ -16,7 +16,6 @@ import pytest
 from kernelwright.backends._cuda_compile import nvrtc_version
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, DType
-from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.plan import Launch, kernel_unit
 from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.verdict import Profile, Status
@@ -24,18 +23,10 @@ from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.stages.reordering import declares_reordering
 from tests.cheats.conftest import Bar
 from tests.cheats.specimen import LANGUAGES, author_candidate, problem_of
+from tests.devices import H200
 
 ZOO = Path(__file__).parent / "honest_zoo"
 FIELD = re.compile(r"(op|backend|runs): (\w+)")
-H200 = Device(
-    kind=DeviceKind.CUDA,
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=139 << 30,
-    cache_bytes=60 << 20,
-    shared_bytes=227 << 10,
-)
 EVERY_TIME = (
     "layernorm_welford.cpp",
     "matmul_split_k_atomic.cpp",

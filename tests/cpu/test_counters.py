@@ -11,7 +11,6 @@ from benchmarks.counters import known
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Distribution
-from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.messages.profiler import Steady
 from kernelwright.core.plan import kernel_unit
 from kernelwright.core.plan_language import first_values, parse_plan, run_plan
@@ -19,16 +18,8 @@ from kernelwright.core.verdict import Status
 from kernelwright.engine.profiling import drawn
 from kernelwright.hardware.counters import Workload, lay_out
 from kernelwright.judge.drawn import SEED
+from tests.devices import H200
 
-H200 = Device(
-    kind=DeviceKind.CUDA,
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=139 << 30,
-    cache_bytes=60 << 20,
-    shared_bytes=227 << 10,
-)
 CPP_SEED = Path(plugins.__file__).parents[1] / "seeds" / "softmax" / "cpp.cpp"
 
 

@@ -17,26 +17,18 @@ from kernelwright.backends._cuda_compile import nvrtc_version
 from kernelwright.core import plugins
 from kernelwright.core.candidate import ParamValue
 from kernelwright.core.case import Case, DType
-from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.device import Device
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.plan import KernelUnit, Launch, LaunchPlan, Parameter, kernel_unit
 from kernelwright.core.plan_language import first_values, parse_params, parse_plan, run_plan
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
+from tests.devices import H200
 
 SEEDS = Path(kernelwright.__file__).parent / "seeds"
 MEMORY_BOUND = ("cross_entropy", "layernorm", "reduce", "rmsnorm", "rope", "softmax")
 MATRIX = ("attention", "matmul", "swiglu_mlp")
 OPS = (*MEMORY_BOUND, *MATRIX)
-H200 = Device(
-    kind=DeviceKind.CUDA,
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=139 << 30,
-    cache_bytes=60 << 20,
-    shared_bytes=227 << 10,
-)
 A100 = H200.model_copy(
     update={"name": "NVIDIA A100", "arch": "sm_80", "units": 108, "shared_bytes": 163 << 10}
 )

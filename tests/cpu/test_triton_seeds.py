@@ -18,6 +18,7 @@ from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from tests.cpu.interpreter import Interpreter
+from tests.devices import H200
 
 SEEDS = Path(kernelwright.__file__).parent / "seeds"
 OPS = (
@@ -30,15 +31,6 @@ OPS = (
     "rope",
     "softmax",
     "swiglu_mlp",
-)
-H200 = Device(
-    kind=DeviceKind.CUDA,
-    name="NVIDIA H200",
-    arch="sm_90",
-    units=132,
-    memory_bytes=139 << 30,
-    cache_bytes=60 << 20,
-    shared_bytes=227 << 10,
 )
 A100 = H200.model_copy(
     update={"name": "NVIDIA A100", "arch": "sm_80", "units": 108, "shared_bytes": 163 << 10}

@@ -1,6 +1,8 @@
-"""Grows a tree node by node, each with a verdict of its own, for tests of what is read out of trees."""
+"""Grows trees, node by node or in a journal, for tests of what is read out of them."""
 
 import math
+import os
+import signal
 
 from kernelwright.core.events import (
     CandidateProposed,
@@ -13,6 +15,7 @@ from kernelwright.core.expansion import Allowance
 from kernelwright.core.search import rng_at, speeds
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Decision, Outcome, Status
+from kernelwright.store.journal import Journal
 
 
 class Grower:
@@ -82,3 +85,25 @@ class Grower:
     def choose(self, strategy, expansions=1, pending=(), barren=(), seed=0):
         room = self.room(expansions, pending, barren)
         return strategy.choose(self.tree, room, rng_at(self.tree, room, seed))
+
+
+def journalled(folder, clock, kill_after=None):
+    """Begin a journal or take it up; return it, its tree, and what appends to both, killed for good after so many."""
+    if folder.exists():
+        journal = Journal.open_for_writing(folder, clock=clock)
+        tree = journal.tree()
+    else:
+        folder.mkdir()
+        journal, tree = Journal.create(folder, "run", clock=clock), Tree()
+    left = [kill_after]
+
+    def record(bodies):
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        journal.append(bodies)
+        for body in bodies:
+            tree.apply(body)
+        if left[0] is not None:
+            left[0] -= 1
+
+    return journal, tree, record

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -45,7 +44,7 @@ from kernelwright.engine.run import Member, Run
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.journal import Journal
 from kernelwright.testing.recorded_judge import RecordedClient, RecordedJudge, RecordedSeeds
-from tests.unit.growing import Grower
+from tests.unit.growing import Grower, journalled
 from tests.unit.landscapes import GRID, SOURCE, valley
 from tests.unit.llm_servers import Say, serving
 from tests.unit.scripted_llm import KEY, SPEC, Script, claim, reflection
@@ -59,25 +58,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 def carry_out(folder: Path, make, script: Script, kill_after: int | None = None, **changes: object) -> Tree:
     """Begin the run of a landscape with a crew, or take it up; killed for good after so many appends."""
     landscape = valley(make.problem())
-    if folder.exists():
-        journal = Journal.open_for_writing(folder, clock=lambda: NOON)
-        tree = journal.tree()
-    else:
-        folder.mkdir()
-        journal, tree = Journal.create(folder, "run", clock=lambda: NOON), Tree()
+    journal, tree, record = journalled(folder, lambda: NOON, kill_after)
     fields = {"op": "rmsnorm", "strategy": "greedy", "patience": 3, "budget_s": 1e9, "author": NAME}
     config = RunConfig(**(fields | {"max_expansions": 8, "escalations": 0, "analyst": "rules"} | changes))
-    left = [kill_after]
-
-    def record(bodies: Sequence[Body]) -> None:
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        journal.append(bodies)
-        for body in bodies:
-            tree.apply(body)
-        if left[0] is not None:
-            left[0] -= 1
-
     seeds = RecordedSeeds(("cpp",), 1, landscape)
     run = Run(config, landscape.problem.device, 1, folder, record, tree, lambda _: None, seeds)
     names = places(config, (config.author, *config.beside))

@@ -2,8 +2,6 @@
 
 import os
 import random
-import signal
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,16 +9,16 @@ import pytest
 
 from kernelwright.agents import auto
 from kernelwright.core.config import RunConfig
-from kernelwright.core.events import Body, Event, ProblemEnded, ProblemFound, RunStarted, SearchEscalated
+from kernelwright.core.events import Event, ProblemEnded, ProblemFound, RunStarted, SearchEscalated
 from kernelwright.core.landscape import Landscape
 from kernelwright.core.ports import Agent
-from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Profile
 from kernelwright.engine import loop
 from kernelwright.engine.run import Run
 from kernelwright.engine.sittings import sit_down, sittings, spent
 from kernelwright.store.journal import Journal
 from kernelwright.testing.recorded_judge import RecordedClient, RecordedJudge, RecordedSeeds
+from tests.unit.growing import journalled
 from tests.unit.landscapes import valley
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -41,24 +39,8 @@ def carry_out(
     client: type[RecordedClient] = RecordedClient,
 ) -> None:
     """Begin the run of a landscape, or take it up; killed for good after so many more appends."""
-    if folder.exists():
-        journal = Journal.open_for_writing(folder, clock=stopped)
-        tree = journal.tree()
-    else:
-        folder.mkdir()
-        journal, tree = Journal.create(folder, "run", clock=stopped), Tree()
+    journal, tree, record = journalled(folder, stopped, kill_after)
     config = RunConfig(op="rmsnorm", strategy=strategy, patience=3, budget_s=1e9, workers=2)
-    left = [kill_after]
-
-    def record(bodies: Sequence[Body]) -> None:
-        if left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        journal.append(bodies)
-        for body in bodies:
-            tree.apply(body)
-        if left[0] is not None:
-            left[0] -= 1
-
     seeds = RecordedSeeds(("cpp",), 1, landscape)
     run = Run(config, landscape.problem.device, 1, folder, record, tree, lambda _: None, seeds)
     run.author = author or auto.author("tuner")
