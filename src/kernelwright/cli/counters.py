@@ -16,6 +16,7 @@ from kernelwright.cli.screen import (
     telling,
 )
 from kernelwright.core.counters import KernelCounters, NoCounters
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.diagnosis import Diagnosis, Metric
 from kernelwright.core.verdict import Profile, Status
 
@@ -96,12 +97,19 @@ def _answer(file: Path, finding: "Finding", counted: "Counted | None") -> Counte
         failure=failure.reason if failure else "",
         tool=seen.tool if seen else "",
         lack=profile.lack if profile else NoCounters.FAILED,
-        reason=profile.reason if profile else "only an accepted file is profiled",
+        reason=profile.reason if profile else _why_none(finding),
         kernels=list(seen.kernels) if seen else [],
         metrics=list(counted.metrics) if counted else [],
         missing=list(profile.missing) if profile else [],
         diagnoses=list(counted.diagnoses) if counted else [],
     )
+
+
+def _why_none(finding: "Finding") -> str:
+    """Return why a file was not put under a profiler at all, and what to do."""
+    if finding.problem.device.kind is DeviceKind.CPU and finding.candidate.backend != "cpp":
+        return f"there is no GPU here, and a {finding.candidate.backend} kernel has some only there."
+    return "only an accepted file is profiled; `kernelwright judge` says more of why this one is not."
 
 
 def _print(answer: CountersAnswer) -> None:
