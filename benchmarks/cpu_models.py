@@ -18,7 +18,6 @@ from pathlib import Path
 
 from kernelwright.core.candidate import Origin
 from kernelwright.core.config import RunConfig
-from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import JUDGE_VERSION, Profile, Status
 from kernelwright.engine.app import start, versions
 from kernelwright.hardware.detect import usable_cores
@@ -35,8 +34,9 @@ MODELS = {
 """Models of examples/, and the function that makes the inputs if it is not the usual one."""
 
 
-def row_of(tree: Tree) -> dict[str, object]:
-    """Return what a run proved of its model."""
+def row_of(journal: Journal) -> dict[str, object]:
+    """Return what a run proved of its model, and how long it took after the model was ranked."""
+    tree, events = journal.tree(), list(journal.events())
     assert tree.started is not None
     kernels = []
     for key, problem in tree.problems.items():
@@ -64,6 +64,7 @@ def row_of(tree: Tree) -> dict[str, object]:
     verified = tree.verified.model_dump(mode="json") if tree.verified else None
     return {
         "device": tree.started.device.title,
+        "took_s": round((events[-1].at - events[0].at).total_seconds()),
         "shipped": bool(tree.verified and tree.verified.shipped),
         "model": verified,
         "kernels": kernels,
@@ -107,7 +108,7 @@ def main() -> None:
             "command": " ".join(["python -m benchmarks.cpu_models", *sys.argv[1:]]),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "load": round(os.getloadavg()[0], 1),
-            **row_of(Journal.open(folder).tree()),
+            **row_of(Journal.open(folder)),
         }
         options.out.write_text(json.dumps(kept, indent=1) + "\n")
         print(json.dumps(kept["rows"][key], indent=1), flush=True)
