@@ -105,6 +105,17 @@ def test_a_child_forked_by_the_holder_does_not_keep_the_device(tmp_path: Path) -
     os.waitpid(child, 0)
 
 
+def test_a_child_that_has_not_run_yet_does_not_keep_the_device(tmp_path: Path) -> None:
+    """A child stopped between its fork and its first line still has the file open."""
+    with DeviceLock(CPU, tmp_path) as held:
+        copy = os.dup(held._descriptor or -1)
+    try:
+        with DeviceLock(CPU, tmp_path, wait_s=0):
+            pass
+    finally:
+        os.close(copy)
+
+
 def test_different_devices_do_not_block_each_other(tmp_path: Path) -> None:
     with (
         DeviceLock(CPU, tmp_path, wait_s=0),

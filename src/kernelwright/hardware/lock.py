@@ -105,7 +105,7 @@ class DeviceLock:
 
     def __post_init__(self) -> None:
         # A forked child shares the open file and with it the lock: were it to outlive us, the device would stay locked.
-        forget = weakref.WeakMethod(self._close)
+        forget = weakref.WeakMethod(self._forget)
         os.register_at_fork(after_in_child=lambda: (method := forget()) and method())
 
     @property
@@ -139,22 +139,24 @@ class DeviceLock:
         """Give the lock back."""
         if self._descriptor is not None:
             os.ftruncate(self._descriptor, 0)
-            self._close()
+            _release(self._descriptor)
+            self._descriptor = None
 
     @property
     def _label(self) -> str:
         return f"{self.device.kind.value}:{self.device.index} ({self.device.name})"
 
-    def _close(self) -> None:
-        self._leave_queue()
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+    def _forget(self) -> None:
+        """Close what was inherited, as a forked child: the parent goes on holding it."""
+        descriptors, self._descriptor, self._place = (self._descriptor, self._place), None, None
+        for descriptor in descriptors:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def _leave_queue(self) -> None:
         descriptor, self._place = self._place, None
         if descriptor is not None:
-            os.close(descriptor)
+            _release(descriptor)
 
     def _queue(self, path: Path) -> bool:
         """Be the one who gets the lock next; tell whether we are.
@@ -200,6 +202,12 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise NotWritable(path, str(error.strerror)) from error
+
+
+def _release(descriptor: int) -> None:
+    """Unlock and close: closing alone frees nothing while a child just forked has not closed its copy yet."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    os.close(descriptor)
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
