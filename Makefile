@@ -29,7 +29,7 @@ lint: $(READY)
 	@$(BIN)/python docs/generate.py --sizes
 
 test: $(READY) lint
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not gpu and not slow" $(TESTS)
+	@$(BIN)/pytest -n 2 --dist loadfile --durations 40 --durations-min 5 -m "not gpu and not slow" $(TESTS)
 
 test-all: $(READY) lint
 	@$(BIN)/pytest -n 2 --dist loadfile -m "not gpu" $(TESTS)

@@ -1,5 +1,7 @@
 """Null models: every op says which apply to it, its cases refuse them, and a problem that cannot is untestable."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -11,9 +13,10 @@ from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.null_models import Evidence, answer_of, coarse, kills, without_terms
 from kernelwright.judge.oracle import Answer
-from kernelwright.judge.stages import Bench, run_stage
+from kernelwright.judge.stages import Bench, run_stage, testable
 from kernelwright.ops import matmul, rmsnorm, softmax
 from tests.cpu.conftest import cpp
+from tests.cpu.fusions import fusion, problem_of
 from tests.cpu.test_stages import HONEST
 
 OPS = [name for name in plugins.names("ops") if plugins.load("ops", name).public_cases()]
@@ -103,6 +106,24 @@ def test_what_is_found_of_a_problem_is_kept_for_the_next_candidate(room: Judge) 
     _, failure = run_stage(Stage.NULL_MODELS, bench)
     assert failure is not None
     assert failure.reason.endswith("kept")
+
+
+class Summed(torch.nn.Module):
+    """No input has the shape of its output."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y + x).mean(-1)
+
+
+def test_a_null_model_that_has_no_answer_is_not_asked_for_one_again(
+    room: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = problem_of(fusion(Summed(), (64, 96), (64, 96)), tmp_path)
+    looks, look = [], testable._evidence
+    monkeypatch.setattr(testable, "_evidence", lambda *known: looks.append(known) or look(*known))
+    _, failure = run_stage(Stage.NULL_MODELS, bench_of(room, problem))
+    assert failure is None
+    assert len(looks) == len(testable.PLAIN), "one look at the only case with either kind of numbers decides"
 
 
 def test_a_right_answer_is_no_null_model() -> None:

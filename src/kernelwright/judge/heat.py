@@ -37,6 +37,10 @@ Start = Callable[[Bench], Service]
 
 BATCH_SECONDS = 0.020
 MAX_CALLS = 512
+USUAL_CALLS, FEWEST_CALLS = 8, 3
+"""The least calls of a round, and of one whose single calls are heavy: one in the short batch, two in the long one."""
+HEAVY_SECONDS = 0.040
+"""A call that alone is twice as long as a batch must be: with eight calls a round, a heat of it took 12 s."""
 ARENA_BYTES = 192 << 20
 """Per slab: one of inputs and one of outputs per arm exist while a heat is timed."""
 ROUNDS_PER_HEAT = 2
@@ -173,7 +177,7 @@ class Heat:
             }
             for place in order:
                 self._guarded(place, partial(self._warm_up, runners[place]))
-            for _ in range(ROUNDS_PER_HEAT):
+            for _ in range(1 if self.calls == FEWEST_CALLS else ROUNDS_PER_HEAT):
                 self.rng.shuffle(order)
                 looked_at = self.rng.randrange(2)
                 for number, half in enumerate((order, order[::-1])):
@@ -214,7 +218,7 @@ class Heat:
         """Time a short and a long batch over different calls, in random order with a random split."""
         # A batch of no calls runs nothing of the candidate: the smallest of all arms' is what a round trip costs.
         self.trips.append(runner.run(0, 0, CALL_SECONDS))
-        short = self.rng.randrange(self.calls // 5, self.calls // 3 + 1)
+        short = self.rng.randrange(max(1, self.calls // 5), self.calls // 3 + 1)
         long = self.calls - short
         # Which calls are the short batch, and whether it comes first: two coins a candidate cannot see.
         batches = [(0, short), (short, long)] if self.rng.random() < 0.5 else [(0, long), (long, short)]
@@ -260,19 +264,22 @@ def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:
 def calls_for(case: Case, arm: Arm) -> int:
     """Return how many calls make a batch long enough, within the memory we allow."""
     largest = max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs)))
-    most = max(8, min(MAX_CALLS, ARENA_BYTES // largest))
+    most = max(USUAL_CALLS, min(MAX_CALLS, ARENA_BYTES // largest))
     op, bench = plugins.load("ops", case.op), arm.bench
-    with bench.arena([case], [0] * 8) as arena:
-        for number in range(8):
+    with bench.arena([case], [0] * USUAL_CALLS) as arena:
+        for number in range(USUAL_CALLS):
             arena.write_inputs(number, op.make_inputs(case, Distribution.SIGNED, bench.rng.getrandbits(62)))
         try:
             with born(arm, arena, bench.nursery) as runner:
                 runner.ready(LOAD_SECONDS)
-                runner.run(0, 8, CALL_SECONDS)
-                seconds = min(runner.run(0, 8, CALL_SECONDS) for _ in range(3)) / 8
+                runner.run(0, 1, CALL_SECONDS)
+                if runner.run(1, 1, CALL_SECONDS) >= HEAVY_SECONDS:
+                    return FEWEST_CALLS
+                runner.run(0, USUAL_CALLS, CALL_SECONDS)
+                seconds = min(runner.run(0, USUAL_CALLS, CALL_SECONDS) for _ in range(3)) / USUAL_CALLS
         except Lost as lost:
             raise TimingFailed(0, Failure(lost.status, lost.reason, case)) from lost
-    return max(8, min(most, math.ceil(BATCH_SECONDS / max(seconds, 1e-7))))
+    return max(USUAL_CALLS, min(most, math.ceil(BATCH_SECONDS / max(seconds, 1e-7))))
 
 
 def _slab_bytes(specs: tuple[TensorSpec, ...]) -> int:

@@ -28,7 +28,7 @@ from kernelwright.judge.stages.checks import (
 )
 from kernelwright.judge.stages.reordering import declares_reordering
 
-PROBES, HEAVY_PROBES = 4, 2
+PROBES, HEAVY_PROBES = 4, 1
 """Places changed in every input: the first, the last and random ones."""
 FAR = 4.0
 """A changed element is so many times the norm of its row away: it dominates every statistic of the row."""

@@ -3,8 +3,6 @@
 What it finds is a property of the problem and is kept for the life of the judge.
 """
 
-from collections.abc import Iterator
-
 import torch
 
 from kernelwright.core.case import Case, Distribution
@@ -65,22 +63,26 @@ def survivor(bench: Bench) -> str | None:
     """Return which null model the problem's cases cannot tell from a right answer, or None."""
     applicable = [model for model in NullModel if model not in bench.op.NULL_EXCEPTIONS]
     tallies = {model: _Tally() for model in applicable}
-    for pair, is_own in _pairs(bench):
-        open_models = [model for model in applicable if not tallies[model].is_settled]
-        if not open_models:
-            return None
-        evidence = _evidence(bench, *pair)
-        for model in open_models:
-            tallies[model].note(pair, kills(model, evidence, depth_of(bench, pair[0])), is_own=is_own)
+    pairs = _pairs(bench)
+    for _ in range(ROUNDS):
+        for pair, is_own in pairs:
+            open_models = [model for model, tally in tallies.items() if not tally.is_settled]
+            if not open_models:
+                return None
+            evidence = _evidence(bench, *pair)
+            for model in open_models:
+                tallies[model].note(pair, kills(model, evidence, depth_of(bench, pair[0])), is_own=is_own)
+        # Who has no answer to any of the cases, such as an input of the output's shape, will have none to another draw.
+        tallies = {model: tally for model, tally in tallies.items() if tally.met}
     for model, tally in tallies.items():
-        if tally.met and not tally.is_settled:
+        if not tally.is_settled:
             where = "the problem's own cases" if len(tally.killed) >= KILLS else f"{len(tally.met)} cases"
             return f"the null model {model.value!r} passes for a right answer on {where}"
     return None
 
 
-def _pairs(bench: Bench) -> Iterator[tuple[tuple[Case, Distribution], bool]]:
-    """Yield the problem's own cases and the smallest of every type, in fresh rounds."""
+def _pairs(bench: Bench) -> list[tuple[tuple[Case, Distribution], bool]]:
+    """Return the problem's own cases and the smallest of every type, of each plain kind of numbers."""
     affordable = [
         case for case in bench.problem.cases if input_elements(case) <= SWEEP_ELEMENTS[bench.is_cpu]
     ]
@@ -91,10 +93,7 @@ def _pairs(bench: Bench) -> Iterator[tuple[tuple[Case, Distribution], bool]]:
         for case in sorted(bench.small_cases(), key=input_elements, reverse=True)
         if case.hash not in known
     }
-    for _ in range(ROUNDS):
-        for kind in PLAIN:
-            yield from (((case, kind), True) for case in own)
-            yield from (((case, kind), False) for case in small.values())
+    return [((case, kind), case.hash in known) for kind in PLAIN for case in (*own, *small.values())]
 
 
 def _evidence(bench: Bench, case: Case, kind: Distribution) -> Evidence:
