@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from kernelwright.core.candidate import ParamValue
 from kernelwright.core.frozen import Frozen, Noun
 
-JUDGE_VERSION = "3"
+JUDGE_VERSION = "4"
 """Bumped when tolerances, stages, shapes or statistics change; records of two versions are never ranked together."""
 
 

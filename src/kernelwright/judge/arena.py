@@ -186,19 +186,24 @@ class Arena:
         """Return how many random output elements of calls of one case were looked at, and how many are still poison."""
         looked = left = 0
         for spec in self.cases[self.calls[first].case].outputs:
-            numbers = range(first, first + count)
             if spec.numel <= samples or not spec.is_contiguous:
                 looked += spec.numel * count
-                left += sum(self.unwritten(number, spec) for number in numbers)
+                left += sum(self.unwritten(number, spec) for number in range(first, first + count))
                 continue
-            regions = [self.calls[number].regions[spec.name] for number in numbers]
-            starts = [(one.offset + one.start) // spec.dtype.itemsize + spec.offset for one in regions]
             places = torch.randint(spec.numel, (count, samples), generator=self.generator, device=self.where)
-            places += torch.tensor(starts, device=self.where)[:, None]
-            whole = self.outputs.bytes_view(0, self.outputs.nbytes).view(BITS[spec.dtype][0])
+            found = self.elements(spec, places, first, dtype=BITS[spec.dtype][0])
             looked += count * samples
-            left += int((whole[places.view(-1)] == self._poison(spec.dtype)).sum())
+            left += int((found == self._poison(spec.dtype)).sum())
         return looked, left
+
+    def elements(
+        self, spec: TensorSpec, places: torch.Tensor, first: int = 0, *, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """Return elements of a dense output of calls of one case, from the first on: a row of places per call."""
+        regions = [call.regions[spec.name] for call in self.calls[first : first + len(places)]]
+        starts = [(one.offset + one.start) // spec.dtype.itemsize + spec.offset for one in regions]
+        whole = self.outputs.bytes_view(0, self.outputs.nbytes).view(dtype or torch_dtype(spec.dtype))
+        return whole[places + torch.tensor(starts, device=self.where)[:, None]]
 
     def _poison(self, dtype: DType) -> int:
         # A payload with its first bit clear and its last bit set: all zeros is a CPU's own NaN, all ones a GPU's.

@@ -1,12 +1,13 @@
 """A heat: fresh runners of several candidates on the same inputs, timed by slopes of the judge's own wall clock.
 
 1. All runners are born in random order on the same inputs, each with outputs of its own.
-2. Rounds go through the arms in a random order and back (ABBA or BAAB for two). Between rounds every input changes, so
-   nothing computed before is of use.
+2. Rounds go through the arms in a random order and back (ABBA or BAAB for two). Before every pass each input of each
+   call becomes a mixture nobody has seen, so nothing computed before is of use; no runner is awake between that and
+   its timed batches.
 3. An arm runs a short and a long batch in random order; each call has buffers no other call of the round uses. The
    time of a call is the slope between the two: the cost of a round trip cancels.
-4. After every timed batch pair, with the runner stopped, each call must have written its outputs and random ones are
-   checked against float64: the timed outputs are the checked ones.
+4. After every timed batch pair, with the runner stopped, each call must have written its outputs. A random call and
+   the one on which the arms disagree most are checked against float64: the timed outputs are the checked ones.
 """
 
 import math
@@ -56,8 +57,10 @@ MOST_TRIP_SECONDS = 5e-4
 SUSPECT, SUSPECT_HEATS = 0.25, 3
 """A slope below this share of the long batch's own mean, in so many heats in a row, was bought by stalling in the short
 one; a single heat may be the noise of a busy machine and is measured again."""
-BASES = 8
-"""Distinct input sets per heat; every call scales one of them by a random factor of its own."""
+BASES = 4
+"""Draws of every input per heat; the calls get mixtures of two of them, each turned by a random offset."""
+LEAST_SHARE = 0.15
+"""Of the smaller part of a mixture."""
 
 
 class TimingFailed(Exception):
@@ -137,9 +140,10 @@ class Heat:
         op = plugins.load("ops", case.op)
         drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
         where = arms[0].bench.where
-        self.bases = [
-            {spec.name: once(base[spec.name].to(where), spec) for spec in case.inputs} for base in drawn
-        ]
+        self.bases = {
+            spec.name: [once(base[spec.name].to(where), spec).reshape(-1).repeat(2) for base in drawn]
+            for spec in case.inputs
+        }
         self.refill()
 
     @property
@@ -154,15 +158,23 @@ class Heat:
             arena.outputs.close()
 
     def refill(self) -> None:
-        """Give every call inputs nobody has seen: a base scaled (floats) or rolled (integers) at random."""
+        """Give every call inputs nobody has seen: of floats a mixture of two draws, of integers one, all turned.
+
+        A draw that was only scaled would be known again by a few elements, and the answer of a linear op with it: a
+        product that remembered eight answers passed for six times as fast. A mixture stays in the range of its parts.
+        """
         for targets in self.targets:
-            base = self.bases[self.rng.randrange(BASES)]
             for name, target in targets:
-                source = base[name]
-                if source.is_floating_point():
-                    torch.mul(source, self.rng.uniform(0.5, 2.0), out=target)
+                first, second = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 2))
+                if target.is_floating_point():
+                    torch.lerp(first, second, self.rng.uniform(LEAST_SHARE, 1 - LEAST_SHARE), out=target)
                 else:
-                    target.copy_(source.roll(self.rng.randrange(max(1, source.numel()))))
+                    target.copy_(first)
+
+    def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Return a draw from a random element on; it is stored twice over, so that this is a view."""
+        start = self.rng.randrange(max(1, target.numel()))
+        return base[start : start + target.numel()].view(target.shape)
 
     def measure(self, nurseries: Sequence[Service]) -> list[float]:
         """Return the median time of a call of every arm, in microseconds; runners are born in their arms' nurseries."""
@@ -181,6 +193,9 @@ class Heat:
                 self.rng.shuffle(order)
                 looked_at = self.rng.randrange(2)
                 for number, half in enumerate((order, order[::-1])):
+                    # Before there is anything new to read: a batch of no calls is charged to nobody.
+                    for place in half:
+                        self._guarded(place, partial(self._trip, runners[place]))
                     self.refill()
                     for place in half:
                         self.arenas[place].poison_outputs()
@@ -214,10 +229,12 @@ class Heat:
         runner.run(0, self.calls, CALL_SECONDS)
         runner.collect(CALL_SECONDS)
 
+    def _trip(self, runner: Runner) -> None:
+        """Time a batch of no calls: the smallest of all arms' is what a round trip costs."""
+        self.trips.append(runner.run(0, 0, CALL_SECONDS))
+
     def _slope(self, place: int, runner: Runner) -> Slope:
         """Time a short and a long batch over different calls, in random order with a random split."""
-        # A batch of no calls runs nothing of the candidate: the smallest of all arms' is what a round trip costs.
-        self.trips.append(runner.run(0, 0, CALL_SECONDS))
         short = self.rng.randrange(max(1, self.calls // 5), self.calls // 3 + 1)
         long = self.calls - short
         # Which calls are the short batch, and whether it comes first: two coins a candidate cannot see.
@@ -241,15 +258,36 @@ class Heat:
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
 
     def _check_answers(self) -> None:
-        """Check that random calls of what was just timed are right, whoever made them.
+        """Check that calls of what was just timed are right, whoever made them.
 
         All arms read the same inputs: one answer of the reference judges all of them.
         """
-        for number in {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}:
+        looked_at = {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}
+        if len(self.arms) > 1:
+            # Of three heavy calls the one that differs will do.
+            looked_at = {self._most_apart()} | (looked_at if self.calls > FEWEST_CALLS else set())
+        for number in looked_at:
             answers = answers_to(self.arms[0].bench, self.arenas[0], number)
             for place, arm in enumerate(self.arms):
                 if failure := check_answers(arm.bench, self.arenas[place], number, answers):
                     raise TimingFailed(place, failure)
+
+    def _most_apart(self) -> int:
+        """Return the call on which the arms disagree most, by random elements of its outputs.
+
+        Who leaves the work out in one call of fifty would mostly escape a look at one call of hundreds.
+        """
+        apart = torch.zeros(self.calls, dtype=torch.float64, device=self.arenas[0].where)
+        for spec in self.case.outputs:
+            if not spec.numel or not spec.is_contiguous:
+                continue
+            places = torch.randint(spec.numel, (self.calls, SAMPLES), device=apart.device)
+            first, *others = (arena.elements(spec, places).double() for arena in self.arenas)
+            unit = first.abs().nanmedian().clamp_min(torch.finfo(torch.float64).tiny)
+            for other in others:
+                far = torch.nan_to_num((other - first).abs() / unit, nan=math.inf)
+                apart = torch.maximum(apart, far.amax(1))
+        return int(apart.argmax())
 
 
 def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:
