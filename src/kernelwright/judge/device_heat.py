@@ -25,7 +25,8 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.children import LaunchedRunner, Lost, launched
 from kernelwright.judge.device_arena import DeviceArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
-from kernelwright.judge.heat import SAMPLES, Start, TimingFailed
+from kernelwright.judge.fresh import SAMPLES
+from kernelwright.judge.heat import Start, TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers
 

@@ -20,8 +20,6 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-import torch
-
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case, Distribution, TensorSpec
@@ -29,6 +27,7 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE, Arena, once
 from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched, returns_outputs
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
+from kernelwright.judge.fresh import SAMPLES, Mixtures, most_apart
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers
 
@@ -47,9 +46,6 @@ ARENA_BYTES = 192 << 20
 ROUNDS_PER_HEAT = 2
 SPOT_CHECKS = 1
 """Calls of each round, there and back, whose answers are looked at; which half is looked at is drawn."""
-SAMPLES = 64
-"""Random elements of every timed call that must be blank before and written after it: who saves a share of the time
-leaves about that share of all elements out, and a heat looks at tens of thousands."""
 KEPT_BYTES = 2 << 30
 """Buffers kept from one heat to the next; making them anew costs as much as timing on them."""
 MOST_TRIP_SECONDS = 5e-4
@@ -57,10 +53,6 @@ MOST_TRIP_SECONDS = 5e-4
 SUSPECT, SUSPECT_HEATS = 0.25, 3
 """A slope below this share of the long batch's own mean, in so many heats in a row, was bought by stalling in the short
 one; a single heat may be the noise of a busy machine and is measured again."""
-BASES = 4
-"""Draws of every input per heat; the calls get mixtures of two of them, each turned by a random offset."""
-LEAST_SHARE = 0.15
-"""Of the smaller part of a mixture."""
 
 
 class TimingFailed(Exception):
@@ -137,13 +129,7 @@ class Heat:
             [(spec.name, once(first.view(number, spec), spec)) for spec in case.inputs]
             for number in range(calls)
         ]
-        op = plugins.load("ops", case.op)
-        drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
-        where = arms[0].bench.where
-        self.bases = {
-            spec.name: [once(base[spec.name].to(where), spec).reshape(-1).repeat(2) for base in drawn]
-            for spec in case.inputs
-        }
+        self.mixtures = Mixtures(case, arms[0].bench.where, rng)
         self.refill()
 
     @property
@@ -158,23 +144,10 @@ class Heat:
             arena.outputs.close()
 
     def refill(self) -> None:
-        """Give every call inputs nobody has seen: of floats a mixture of two draws, of integers one, all turned.
-
-        A draw that was only scaled would be known again by a few elements, and the answer of a linear op with it: a
-        product that remembered eight answers passed for six times as fast. A mixture stays in the range of its parts.
-        """
+        """Give every call inputs nobody has seen."""
         for targets in self.targets:
             for name, target in targets:
-                first, second = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 2))
-                if target.is_floating_point():
-                    torch.lerp(first, second, self.rng.uniform(LEAST_SHARE, 1 - LEAST_SHARE), out=target)
-                else:
-                    target.copy_(first)
-
-    def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Return a draw from a random element on; it is stored twice over, so that this is a view."""
-        start = self.rng.randrange(max(1, target.numel()))
-        return base[start : start + target.numel()].view(target.shape)
+                self.mixtures.fill(name, target)
 
     def measure(self, nurseries: Sequence[Service]) -> list[float]:
         """Return the median time of a call of every arm, in microseconds; runners are born in their arms' nurseries."""
@@ -265,29 +238,14 @@ class Heat:
         looked_at = {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}
         if len(self.arms) > 1:
             # Of three heavy calls the one that differs will do.
-            looked_at = {self._most_apart()} | (looked_at if self.calls > FEWEST_CALLS else set())
+            arms = [arena.elements for arena in self.arenas]
+            apart = most_apart(arms, self.case.outputs, self.calls, self.arenas[0].generator)
+            looked_at = {apart} | (looked_at if self.calls > FEWEST_CALLS else set())
         for number in looked_at:
             answers = answers_to(self.arms[0].bench, self.arenas[0], number)
             for place, arm in enumerate(self.arms):
                 if failure := check_answers(arm.bench, self.arenas[place], number, answers):
                     raise TimingFailed(place, failure)
-
-    def _most_apart(self) -> int:
-        """Return the call on which the arms disagree most, by random elements of its outputs.
-
-        Who leaves the work out in one call of fifty would mostly escape a look at one call of hundreds.
-        """
-        apart = torch.zeros(self.calls, dtype=torch.float64, device=self.arenas[0].where)
-        for spec in self.case.outputs:
-            if not spec.numel or not spec.is_contiguous:
-                continue
-            places = torch.randint(spec.numel, (self.calls, SAMPLES), device=apart.device)
-            first, *others = (arena.elements(spec, places).double() for arena in self.arenas)
-            unit = first.abs().nanmedian().clamp_min(torch.finfo(torch.float64).tiny)
-            for other in others:
-                far = torch.nan_to_num((other - first).abs() / unit, nan=math.inf)
-                apart = torch.maximum(apart, far.amax(1))
-        return int(apart.argmax())
 
 
 def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:

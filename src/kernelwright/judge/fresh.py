@@ -1,0 +1,74 @@
+"""Inputs for timed calls that nobody can know again, and the call whose answers want a look.
+
+A draw that is only scaled is known again by a few elements, and the answer of a linear op with it: a product that
+remembered eight answers passed for six times as fast. So every input of every call is a mixture of two draws, each
+turned by a random offset. A mixture stays in the range of its parts: what must be positive is.
+"""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kernelwright.core import plugins
+from kernelwright.core.case import Case, Distribution, TensorSpec
+from kernelwright.judge.arena import once
+
+BASES = 4
+"""Draws of every input."""
+LEAST_SHARE = 0.15
+"""Of the smaller part of a mixture."""
+SAMPLES = 64
+"""Random elements of every timed call that are looked at: who saves a share of the time leaves about that share of all
+elements out, and a heat looks at tens of thousands."""
+
+
+class Mixtures:
+    """The draws of a case's inputs, and what is mixed from them."""
+
+    def __init__(self, case: Case, where: str, rng: random.Random) -> None:
+        op, self.rng = plugins.load("ops", case.op), rng
+        drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
+        # Stored twice over: turned by any offset, a draw is a view.
+        self.bases = {
+            spec.name: [once(base[spec.name].to(where), spec).reshape(-1).repeat(2) for base in drawn]
+            for spec in case.inputs
+        }
+
+    def fill(self, name: str, target: torch.Tensor) -> None:
+        """Write what nobody has seen into an input: of floats a mixture, of integers one draw."""
+        first, second = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 2))
+        if target.is_floating_point():
+            torch.lerp(first, second, self.rng.uniform(LEAST_SHARE, 1 - LEAST_SHARE), out=target)
+        else:
+            target.copy_(first)
+
+    def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        start = self.rng.randrange(max(1, target.numel()))
+        return base[start : start + target.numel()].view(target.shape)
+
+
+Elements = Callable[[TensorSpec, torch.Tensor], torch.Tensor]
+"""Elements of an output of all calls of an arm: a row of places per call."""
+
+
+def most_apart(
+    arms: Sequence[Elements], outputs: Sequence[TensorSpec], calls: int, generator: torch.Generator
+) -> int:
+    """Return the call on which arms disagree most, by random elements of its outputs; all were given the same inputs.
+
+    Who leaves the work out in one call of fifty would mostly escape a look at one call of hundreds.
+    """
+    where = generator.device
+    apart = torch.zeros(calls, dtype=torch.float64, device=where)
+    for spec in outputs:
+        if not spec.numel or not spec.is_contiguous:
+            continue
+        places = torch.randint(spec.numel, (calls, SAMPLES), generator=generator, device=where)
+        first, *others = (elements(spec, places).double() for elements in arms)
+        unit = first.abs().nanmedian().clamp_min(torch.finfo(torch.float64).tiny)
+        for other in others:
+            far = torch.nan_to_num((other - first).abs() / unit, nan=math.inf)
+            apart = torch.maximum(apart, far.amax(1))
+    return int(apart.argmax())

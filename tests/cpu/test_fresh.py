@@ -1,0 +1,57 @@
+"""Inputs of timed calls: in range, different every time, and no answer to them can be made from earlier ones."""
+
+import random
+
+import pytest
+import torch
+
+from kernelwright.core.case import Case, DType
+from kernelwright.judge.fresh import Mixtures, most_apart
+from kernelwright.ops import cross_entropy, matmul
+
+CASE = matmul.case({"m": 32, "n": 16, "k": 24}, DType.FP32)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def filled(mixtures: Mixtures, case: Case, name: str) -> torch.Tensor:
+    spec = next(one for one in case.inputs if one.name == name)
+    target = torch.empty(spec.shape, dtype=torch.int64 if spec.dtype is DType.INT64 else torch.float32)
+    mixtures.fill(name, target)
+    return target
+
+
+def test_no_input_is_a_multiple_or_a_turn_of_another() -> None:
+    mixtures = Mixtures(CASE, "cpu", random.Random(1))
+    drawn = torch.stack([filled(mixtures, CASE, "a").view(-1) for _ in range(24)]).double()
+    unit = drawn / drawn.norm(dim=1, keepdim=True)
+    # A multiple has the cosine one; of all turns at once the largest is found by the spectrum.
+    spectrum = torch.fft.fft(unit)
+    turns = torch.fft.ifft(spectrum[:, None] * spectrum.conj()[None]).real.abs().amax(-1)
+    turns.fill_diagonal_(0)
+    assert turns.max() < 0.999, "one input is another one, turned or scaled"
+
+
+def test_sums_of_one_input_do_not_follow_from_another_by_a_factor() -> None:
+    mixtures = Mixtures(CASE, "cpu", random.Random(2))
+    first, second = (filled(mixtures, CASE, "a").double().sum(1) for _ in range(2))
+    ratios = first / second
+    assert ratios.std() > 0.1 * ratios.abs().mean()
+
+
+def test_whole_numbers_stay_what_the_op_draws() -> None:
+    case = cross_entropy.case({"rows": 64, "vocab": 100}, DType.FP32)
+    name = next(spec.name for spec in case.inputs if spec.dtype is DType.INT64)
+    mixtures = Mixtures(case, "cpu", random.Random(3))
+    allowed = {int(value) for base in mixtures.bases[name] for value in base}
+    found = [filled(mixtures, case, name) for _ in range(8)]
+    assert {int(value) for one in found for value in one} <= allowed
+    assert len({tuple(one.tolist()) for one in found}) == len(found)
+
+
+def test_the_call_with_missing_work_is_the_one_that_is_looked_at() -> None:
+    spec = CASE.outputs[0]
+    right = torch.randn(40, spec.numel)
+    wrong = right + 1e-6 * torch.randn(40, spec.numel)
+    wrong[17, : spec.numel // 4] = 0
+    arms = [lambda _, places, one=one: one.gather(1, places) for one in (right, wrong)]
+    assert {most_apart(arms, CASE.outputs, 40, torch.Generator().manual_seed(n)) for n in range(8)} == {17}
