@@ -1,6 +1,6 @@
 """How many evaluations lessons save: the same op families at other sizes, cold and with what an earlier run has learnt.
 
-    python -m benchmarks.warm_start --home DIR    # 5 seeds, live, CPU, no key; about 25 minutes on 2 quiet cores
+    python -m benchmarks.warm_start --home DIR    # 5 seeds, live, CPU, no key; about half an hour on 2 quiet cores
     python -m benchmarks.warm_start --seeds 1 --op rope --evaluations 4
 
 1. A first run searches the sizes of `FIRST`, confirms its winners and puts what it learnt on a shelf. It is the same
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--op", action="append", choices=tuple(FIRST))
     parser.add_argument("--evaluations", type=int, default=6, help="of a search, per problem")
-    parser.add_argument("--first", type=int, default=9, help="the same of the run that teaches")
+    parser.add_argument("--first", type=int, default=24, help="the same of the run that teaches")
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--home", type=Path, default=Path("/tmp/kernelwright-warm-start"))
