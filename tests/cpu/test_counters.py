@@ -16,6 +16,7 @@ from kernelwright.core.plan import kernel_unit
 from kernelwright.core.plan_language import first_values, parse_plan, run_plan
 from kernelwright.core.verdict import Status
 from kernelwright.engine.profiling import drawn
+from kernelwright.hardware import perf
 from kernelwright.hardware.counters import Workload, lay_out
 from kernelwright.judge.drawn import SEED
 from tests.devices import H200
@@ -65,17 +66,27 @@ def test_kernels_of_known_truth_compile_and_have_the_fault_they_are_known_for(on
     assert (tmp_path / "laid" / order.kernels[0].binary).read_bytes() == units[key][0].read_bytes()
 
 
-def test_on_a_cpu_the_verb_says_why_there_are_no_counters_and_diagnoses_all_the_same(tmp_path: Path) -> None:
+def test_on_a_cpu_the_verb_counts_what_the_kernel_offers_places_it_and_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
     words = [str(CPP_SEED), "--op", "softmax", "--case", "64x128 fp32", "--json", "--home", str(tmp_path)]
+    words += ["--timeline", str(tmp_path / "trace.json")]
     command = [sys.executable, "-m", "kernelwright", "counters", *words]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     answer = json.loads(said.stdout)
-    assert (answer["status"], answer["lack"], answer["kernels"]) == ("accepted", "not_supported", [])
-    assert "NVIDIA GPUs only" in answer["reason"]
+    assert (answer["status"], [kernel["name"] for kernel in answer["kernels"]]) == ("accepted", ["call"])
+    assert bool(answer["missing"]) == bool(answer["reason"])
     told = {metric["name"]: metric["value"] for metric in answer["metrics"]}
     assert told["bytes_read"] == 64 * 128 * 4
     assert told["time_us"] > 0
+    assert 0 < told["flops_pct"] < 100  # under the roofline that was measured for it
+    assert told[perf.TASK_CLOCK] > 0
+    assert set(told) & {event.name for event in perf.EVENTS} == {event.name for event in perf.EVENTS} - set(
+        answer["missing"]
+    )
+    assert "there is none here" in answer["timeline"]["reason"]
+    assert not (tmp_path / "trace.json").exists()
     refused = subprocess.run(
         [sys.executable, "-m", "kernelwright", "counters", str(CPP_SEED), "--op", "softmx"],
         capture_output=True,

@@ -39,7 +39,7 @@ from kernelwright.engine.asking import brief
 from kernelwright.engine.run import Run
 from kernelwright.engine.seeds import Seeds, seed
 from kernelwright.hardware import bottleneck_rules as names
-from kernelwright.hardware import counters, ncu
+from kernelwright.hardware import counters, ncu, perf
 from kernelwright.hardware.counters import WANTED, Profiler, Workload, aggregated
 from kernelwright.hardware.diagnose import diagnose
 from kernelwright.hardware.lock import DeviceLock
@@ -406,7 +406,7 @@ class Profiling:
     """A run on a GPU whose parents wait to be profiled, and the journal it leaves."""
 
     def __init__(self, make, tmp_path, problem, candidates, **config):
-        self.bodies, self.tree = [], Tree()
+        self.bodies, self.tree, self.counted = [], Tree(), []
         device = problem.device
         config = RunConfig(op=problem.op, **config)
         self.run = Run(
@@ -441,10 +441,17 @@ class Profiling:
             for end in (".cubin", ".json")
         }
 
+    def count(self, problem, candidate, case_hash):
+        """Answer in the judge's place: on a CPU it counts."""
+        self.counted.append(candidate.hash)
+        told = {perf.PAGE_FAULTS: 2048.0, perf.FAULTS_PCT: 60.0}
+        lack = NoCounters.NOT_SUPPORTED
+        return CounterProfile(case_hash=case_hash, metrics=told, lack=lack, reason="no PMU", seconds=1.0)
+
     def step(self):
         node = profiling.profile_due(self.run, self.problem)
         if node is not None:
-            profiling.read_counters(self.run, self.problem, node)
+            profiling.read_counters(self.run, self, self.problem, node)
         return node
 
 
@@ -499,13 +506,28 @@ def test_a_machine_that_refuses_counters_is_asked_once_in_a_run(on_path, make, t
     assert grown.bodies[-1].profile.lack is NoCounters.NOT_PERMITTED
 
 
-def test_nothing_is_profiled_when_it_is_switched_off_on_a_cpu_or_when_it_has_cost_its_share(
+def test_on_a_cpu_the_judge_counts_every_parent_once_and_its_software_counts_reach_the_brief(
     on_path, make, tmp_path
 ):
     problem, candidates = parents(make)
-    assert Profiling(make, tmp_path / "off", problem, candidates, counters="off").step() is None
     on_cpu = problem.model_copy(update={"device": problem.device.model_copy(update={"kind": DeviceKind.CPU})})
-    assert Profiling(make, tmp_path / "cpu", on_cpu, candidates).step() is None
+    grown = Profiling(make, tmp_path, on_cpu, candidates)
+    assert [grown.step().candidate.hash for _ in candidates] == [one.hash for one in candidates]
+    assert grown.step() is None
+    assert grown.counted == [one.hash for one in candidates]
+    assert on_path.calls == []
+    told = brief(grown.run, grown.tree.quests[on_cpu.hash].pending[0], 8)
+    assert told.diagnoses[0].startswith(
+        "memory latency on softmax 4096x50257 fp16: touching 2048 fresh pages"
+    )
+    again = Profiling(make, tmp_path, on_cpu, candidates[:1])
+    again.step()
+    assert again.counted == []  # another run on the same machine finds it kept
+
+
+def test_nothing_is_profiled_when_it_is_switched_off_or_when_it_has_cost_its_share(on_path, make, tmp_path):
+    problem, candidates = parents(make)
+    assert Profiling(make, tmp_path / "off", problem, candidates, counters="off").step() is None
     grown = Profiling(make, tmp_path / "spent", problem, candidates, budget_s=100.0)
     costly = CounterProfile(case_hash=problem.cases[0].hash, seconds=10.1)
     grown.record([Profiled(problem_hash=problem.hash, candidate_hash=candidates[0].hash, profile=costly)])

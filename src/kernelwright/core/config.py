@@ -120,7 +120,7 @@ class RunConfig(Frozen):
     model_processes: int = Field(default=5, ge=3, le=50)
     """Fresh processes in which the whole model is timed with and without the winners."""
     counters: Literal["auto", "off"] = "auto"
-    """Whether parents are put under a profiler for the diagnosis: `auto` where a GPU's counters can be read; `off`."""
+    """Whether parents are put under a profiler for the diagnosis: `auto` where counters can be read; `off`."""
     hidden_shapes: int = Field(default=8, ge=0, le=200)
     """Random legal shapes drawn for each evaluation, unknown to the author."""
     lessons: bool = True

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from kernelwright.core.diagnosis import Metric, MetricSource
+from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen
 
 TIME = "gpu__time_duration.sum"
@@ -70,13 +71,18 @@ class CounterProfile(Frozen):
     metrics: dict[str, float] = Field(default_factory=dict)
     """Counters of the whole call: sums added up, everything else averaged by time."""
     missing: tuple[str, ...] = ()
-    """Counters that were wanted and that this profiler does not have."""
+    """Counters that were wanted and that this profiler or machine does not have."""
     seconds: float = Field(default=0.0, ge=0)
     """Wall time it took; none if it was known already."""
     lack: NoCounters = NoCounters.NONE
-    """Why there are no counters."""
-    reason: str = ""
-    """The same in one line, with the remedy."""
+    """Why there are no hardware counters; a CPU's kernel still counts some things itself."""
+    reason: Visible = ""
+    """The same in one line, with the remedy; or why some are missing."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Tell whether there is nothing to count on this machine, now or for the next candidate."""
+        return self.lack.is_lasting and not self.metrics
 
     @property
     def time_us(self) -> float:

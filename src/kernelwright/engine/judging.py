@@ -33,6 +33,7 @@ from kernelwright.core.verdict import Comparison, Evaluation, Profile, StageResu
 from kernelwright.engine.own_baseline import own_baseline
 from kernelwright.engine.seeds import compiled_baseline, seed
 from kernelwright.engine.service import JudgeClient, Show
+from kernelwright.hardware.calibrate import ceilings
 from kernelwright.hardware.detect import cpu_device, devices, torch_device, usable_cores
 from kernelwright.store.disk import disk_errors, make_folder
 
@@ -58,6 +59,8 @@ class Wish:
     cases: tuple[str, ...] = ()
     """Sizes such as `256x256 fp32 eps=1e-6`."""
     write_problem: Path | None = None
+    placed: bool = False
+    """Whether its place under the roofline is wanted too: a CPU has no data sheet, so it is measured once."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,9 @@ def judge_file(
     config: RunConfig,
     home: Path,
     show: Show,
-    then: Callable[[Finding, Path], None] = lambda _finding, _blobs: None,
+    then: Callable[[Finding, Path, JudgeClient], None] = lambda _finding, _blobs, _judge: None,
 ) -> Finding:
-    """Return the verdict on a file; `then` is told of it while the built artefacts are still there."""
+    """Return the verdict on a file; `then` is told of it while judge and built artefacts are still there."""
     source, backend = _source(wish.file), _backend(wish.file)
     if wish.against and wish.profile is Profile.QUICK:
         raise BadInput("--against", "a quick look proves no speed", "Pass --profile keep or ship.")
@@ -97,6 +100,8 @@ def judge_file(
     cache = home / "cache" / "builds"
     with disk_errors(cache):
         make_folder(cache)
+    is_placed = wish.placed and device.kind is DeviceKind.CPU
+    limits = ceilings(device, home, show=show).ceilings if is_placed else None
     with tempfile.TemporaryDirectory(prefix="kernelwright-judge-") as scratch:
         settings = JudgeSettings(
             threads=threads,
@@ -105,6 +110,7 @@ def judge_file(
             hidden_shapes=config.hidden_shapes,
             cache_folder=str(cache),
             blob_folder=str(Path(scratch) / "blobs"),
+            ceilings=limits,
         )
         show("starting the judge")
         judge = JudgeClient(settings, show)
@@ -115,7 +121,7 @@ def judge_file(
             candidate = _candidate(wish.file, source, problem, extra)
             evaluation = judge.evaluate(problem, candidate, wish.profile)
             finding = Finding(problem, candidate, evaluation)
-            then(finding, Path(settings.blob_folder))
+            then(finding, Path(settings.blob_folder), judge)
             if wish.against is None or not finding.passed:
                 return finding
             other = _incumbent(wish.against, incumbent, problem, threads, extra)

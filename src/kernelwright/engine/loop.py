@@ -125,7 +125,7 @@ def step(run: Run, judge: JudgeClient, problem: Problem) -> None:
         draft(run, judge, problem, challenge)
     elif node := profile_due(run, problem):
         recorded = run.recording.profile(node) if run.recording else None
-        run.record([recorded]) if recorded else read_counters(run, problem, node)
+        run.record([recorded]) if recorded else read_counters(run, judge, problem, node)
     elif quest.pending:
         answer(run, judge, problem)
     elif undecided := [node for node in nodes_of(run.tree, problem.hash) if node.decision is None]:

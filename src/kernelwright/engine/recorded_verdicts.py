@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate
+from kernelwright.core.counters import CounterProfile, NoCounters
 from kernelwright.core.errors import ReplayEnded
 from kernelwright.core.events import Body, Compared, Decided, Evaluated, Screened
 from kernelwright.core.frozen import canonical_json
@@ -72,6 +73,11 @@ class RecordedVerdicts(JudgeClient):
         """Return one recorded look per trial."""
         words = f"a look at {candidate.hash[:12]}"
         return tuple(_next(self._looks[_look(problem.hash, candidate.hash, one)], words) for one in trials)
+
+    def count(self, problem: Problem, candidate: Candidate, case_hash: str) -> CounterProfile:  # noqa: ARG002
+        """Return no counters: those that were read are taken from the recording before anybody is asked."""
+        reason = "the recorded run read no counters"
+        return CounterProfile(case_hash=case_hash, lack=NoCounters.NOT_SUPPORTED, reason=reason)
 
     def prepare(self, problem: Problem, candidate: Candidate) -> None:
         """Build nothing."""

@@ -16,6 +16,7 @@ import kernelwright
 from kernelwright.core import errors
 from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate
+from kernelwright.core.counters import CounterProfile
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, KernelwrightError, ServiceDied
 from kernelwright.core.frames import read_message, write_message
@@ -23,6 +24,8 @@ from kernelwright.core.messages.judge import (
     JUDGE_ANSWER,
     Compare,
     ComparisonAnswer,
+    CountCase,
+    CounterAnswer,
     Describe,
     Described,
     Disqualified,
@@ -30,6 +33,8 @@ from kernelwright.core.messages.judge import (
     EvaluationAnswer,
     JudgeSettings,
     Prepare,
+    RecordCase,
+    RecordingAnswer,
     Screen,
     ScreeningAnswer,
 )
@@ -230,6 +235,20 @@ class JudgeClient:
         if isinstance(answer, ComparisonAnswer):
             return answer.results
         raise ServiceDied("judge", f"answered {type(answer).__name__} to Compare")
+
+    def count(self, problem: Problem, candidate: Candidate, case_hash: str) -> CounterProfile:
+        """Return the counters of an accepted candidate on a case, on a CPU, or why there are none."""
+        answer = self._ask(CountCase(problem=problem, candidate=candidate, case_hash=case_hash))
+        if not isinstance(answer, CounterAnswer):
+            raise ServiceDied("judge", f"answered {type(answer).__name__} to CountCase")
+        return answer.profile
+
+    def record(self, problem: Problem, candidate: Candidate, case_hash: str) -> RecordingAnswer:
+        """Return copies of a candidate's kernels for a case that write down their own steps, or why there are none."""
+        answer = self._ask(RecordCase(problem=problem, candidate=candidate, case_hash=case_hash))
+        if not isinstance(answer, RecordingAnswer):
+            raise ServiceDied("judge", f"answered {type(answer).__name__} to RecordCase")
+        return answer
 
     def close(self) -> None:
         """End the judge and everything it started."""

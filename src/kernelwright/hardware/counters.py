@@ -37,7 +37,7 @@ from kernelwright.core.counters import (
     shares,
 )
 from kernelwright.core.device import Device
-from kernelwright.core.environment import child_environment
+from kernelwright.core.environment import child_environment, tool_environment
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages.profiler import ORDER, TRACE, Steady, SteadyKernel, Trace
 from kernelwright.core.plan import Launch, LaunchPlan, kernel_unit
@@ -113,15 +113,15 @@ class Profiler:
             return lacking(work.case, NoCounters.NOT_INSTALLED, f"ncu is not installed. {remedy}")
         version = ncu.version_in(_output([str(tool), "--version"]))
         path = self.cache / f"{work.key(version)}.json"
-        if known := _cached(path):
-            return known.model_copy(update={"seconds": 0.0})
+        if known := cached(path):
+            return known
         self.show(f"reading the counters of {work.case.label}")
         with self.lock or DeviceLock(work.device, show=self.show):
             started = time.monotonic()
             found = self._profiled(work, tool, version)
             found = found.model_copy(update={"seconds": time.monotonic() - started})
         if found.lack is NoCounters.NONE:
-            _write(path, found.model_dump_json())
+            write_whole(path, found.model_dump_json())
         return found
 
     def _profiled(self, work: Workload, tool: Path, version: str) -> CounterProfile:
@@ -163,7 +163,7 @@ class Profiler:
             return ncu.offered_in(path.read_text())
         text = _output([str(tool), "--query-metrics"])
         if ncu.offered_in(text):
-            _write(path, text)
+            write_whole(path, text)
         return ncu.offered_in(text)
 
     def _table(
@@ -278,9 +278,20 @@ def run_apart(words: Sequence[str], folder: Path, timeout_s: float) -> tuple[int
 
 def _output(words: Sequence[str]) -> str:
     """Return what a short question to the profiler is answered; empty if it is not."""
-    with suppress(OSError, subprocess.TimeoutExpired):
+    with (
+        suppress(OSError, subprocess.TimeoutExpired),
+        tempfile.TemporaryDirectory(
+            prefix="kernelwright-counters-"
+        ) as home,  # it keeps files of its own there
+    ):
         asked = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", timeout=TOOL_SECONDS, check=False
+            words,
+            env=tool_environment(os.environ) | {"LC_ALL": "C.UTF-8", "HOME": home},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TOOL_SECONDS,
+            check=False,
         )
         return asked.stdout
     return ""
@@ -291,13 +302,14 @@ def lacking(case: Case, lack: NoCounters, reason: str) -> CounterProfile:
     return CounterProfile(case_hash=case.hash, label=case.label, lack=lack, reason=reason)
 
 
-def _cached(path: Path) -> CounterProfile | None:
+def cached(path: Path) -> CounterProfile | None:
+    """Return the profile kept in a file, which costs nothing again; None if there is none."""
     with suppress(OSError, ValidationError):
-        return CounterProfile.model_validate_json(path.read_text())
+        return CounterProfile.model_validate_json(path.read_text()).model_copy(update={"seconds": 0.0})
     return None
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Put a profile in place whole; a disk that is full costs another profile, not the run."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,9 @@ from kernelwright.core.device import DeviceKind
 from kernelwright.core.diagnosis import Diagnosis, Evidence, Metric
 from kernelwright.core.technique import Basis, Bottleneck, Technique, Wanted
 from kernelwright.hardware.bottleneck_rules import FLOOR_PCT, RULES, Condition, Rule, Values
+from kernelwright.hardware.perf_rules import FROM_PERF
 
+ALL_RULES = (*RULES, *FROM_PERF)
 LEAST_SEVERITY = 0.05
 """Share of the time below which a bottleneck is not worth an author's attention."""
 PRESCRIPTIONS = 3
@@ -28,7 +30,7 @@ def diagnose(
     """
     values = {metric.name: metric.value for metric in metrics}
     found: dict[Bottleneck, Diagnosis] = {}
-    for rule in RULES:
+    for rule in ALL_RULES:
         evidence = _evidence(rule, values) if kind in rule.kinds and rule.unless not in values else ()
         severity = _severity(rule, values) if evidence else 0.0
         held = found.get(rule.category)

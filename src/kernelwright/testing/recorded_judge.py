@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate, ParamChoice, ParamValue
+from kernelwright.core.counters import CounterProfile, NoCounters
 from kernelwright.core.landscape import Landscape, Spot
 from kernelwright.core.problem import Problem
 from kernelwright.core.stats import KeepRule, mad
@@ -216,6 +217,11 @@ class RecordedClient(JudgeClient):
 
     def prepare(self, problem: Problem, candidate: Candidate) -> None:
         """Build nothing: it is all recorded."""
+
+    def count(self, problem: Problem, candidate: Candidate, case_hash: str) -> CounterProfile:  # noqa: ARG002
+        """Return no counters: a landscape has times only."""
+        reason = "a recorded landscape has times only"
+        return CounterProfile(case_hash=case_hash, lack=NoCounters.NOT_SUPPORTED, reason=reason)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""engine -> judge: `Prepare`, `Describe`, `Screen`, `Evaluate`, `Compare`; back: `Progress`, an answer or `Fault`."""
+"""engine -> judge: `Prepare`, `Describe`, `Screen`, `Evaluate`, `Compare`, `CountCase`, `RecordCase`; back: `Progress`,
+an answer or `Fault`.
+"""
 
 from typing import Annotated, Literal
 
@@ -7,9 +9,12 @@ from pydantic import Field, TypeAdapter, model_validator
 from kernelwright.core.brief import Trial
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case
+from kernelwright.core.counters import CounterProfile
 from kernelwright.core.device import Ceilings
+from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.messages.progress import Fault, Progress
+from kernelwright.core.plan import LaunchPlan
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Comparison, Evaluation, Profile, Screening, Status
 
@@ -88,6 +93,26 @@ class Compare(Frozen):
     """Draw the heats from several separately started parents; what is published comes from here."""
 
 
+class CountCase(Frozen):
+    """Ask for the counters of an accepted candidate on one case of its problem, on a CPU."""
+
+    type: Literal["count"] = "count"
+    problem: Problem
+    candidate: Candidate
+    case_hash: str
+    """Which case."""
+
+
+class RecordCase(Frozen):
+    """Ask for copies of a candidate's kernels for one case that write down their own steps."""
+
+    type: Literal["record"] = "record"
+    problem: Problem
+    candidate: Candidate
+    case_hash: str
+    """Which case."""
+
+
 class EvaluationAnswer(Frozen):
     """The verdict."""
 
@@ -102,6 +127,25 @@ class ScreeningAnswer(Frozen):
     screenings: tuple[Screening, ...]
 
 
+class CounterAnswer(Frozen):
+    """What was counted, or why nothing was."""
+
+    type: Literal["counters"] = "counters"
+    profile: CounterProfile
+
+
+class RecordingAnswer(Frozen):
+    """A plan of recording kernels."""
+
+    type: Literal["recording"] = "recording"
+    plan: LaunchPlan | None = None
+    """What to launch; None if there is nothing."""
+    artefacts: dict[str, str] = Field(default_factory=dict)
+    """Files of its kernels by name, as they are kept beside those that were judged."""
+    reason: Visible = ""
+    """Why there is nothing."""
+
+
 class Described(Frozen):
     """A user's module as a case."""
 
@@ -110,7 +154,7 @@ class Described(Frozen):
     """Its recorded sizes; None if it cannot be judged."""
     init_inputs: str = "[]"
     """Arguments of its constructor, as Python writes them."""
-    error: str = ""
+    error: Visible = ""
     """Why it cannot be judged."""
 
 
@@ -121,7 +165,7 @@ class Disqualified(Frozen):
     candidate_hash: str
     """Which: the challenger, or the incumbent itself."""
     status: Status
-    reason: str
+    reason: Visible
 
 
 class ComparisonAnswer(Frozen):
@@ -132,7 +176,8 @@ class ComparisonAnswer(Frozen):
 
 
 JudgeRequest = Annotated[
-    JudgeSettings | Prepare | Describe | Screen | Evaluate | Compare, Field(discriminator="type")
+    JudgeSettings | Prepare | Describe | Screen | Evaluate | Compare | CountCase | RecordCase,
+    Field(discriminator="type"),
 ]
 
 
@@ -140,7 +185,14 @@ JUDGE_REQUEST: TypeAdapter[JudgeRequest] = TypeAdapter(JudgeRequest)
 
 
 JudgeAnswer = Annotated[
-    Progress | Fault | Described | ScreeningAnswer | EvaluationAnswer | ComparisonAnswer,
+    Progress
+    | Fault
+    | Described
+    | ScreeningAnswer
+    | EvaluationAnswer
+    | ComparisonAnswer
+    | CounterAnswer
+    | RecordingAnswer,
     Field(discriminator="type"),
 ]
 
