@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib import metadata
 from io import StringIO
@@ -33,6 +33,8 @@ from kernelwright.backends._triton_report import (
     nvidia_resources,
 )
 from kernelwright.backends._triton_source import imported, kernel_named
+from kernelwright.backends._triton_timeline import TIMELINE as TIMELINE
+from kernelwright.backends._triton_timeline import recording
 from kernelwright.core.candidate import ParamValue
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.frozen import digest
@@ -115,6 +117,8 @@ def check(source: str) -> str | None:
     """Return why the source is refused, or None."""
     if len(source.encode()) > SOURCE_LIMIT:
         return f"{len(source.encode())} bytes of source; at most {SOURCE_LIMIT} are allowed"
+    if TIMELINE in source:
+        return f"{TIMELINE} is no option of a plan"
     try:
         parse_plan(source)
         parse_params(source)
@@ -142,7 +146,7 @@ def compile_unit(
     name = target.removesuffix("a") if target.startswith("sm_") else target
     if name not in SHARED_LIMITS:
         return _failed(f"unknown target {target!r}; known: {', '.join(SHARED_LIMITS)}")
-    if unknown := unit.meta.keys() - OPTIONS:
+    if unknown := unit.meta.keys() - OPTIONS - {TIMELINE}:
         return _failed(f"unknown option {sorted(unknown)[0]!r}; known: {', '.join(sorted(OPTIONS))}")
     try:
         from triton.errors import TritonError
@@ -155,10 +159,17 @@ def compile_unit(
         try:
             kernel = kernel_named(imported(path), unit.kernel)
             binding = _bind(kernel, unit)
-            compiled = _compiled(kernel, binding, unit, name)
+            kept = int(unit.meta.get(TIMELINE, 0))
+            records = recording(path, kept, SHARED_LIMITS[name]) if kept else _no_records()
+            with records as scopes:
+                compiled = _compiled(kernel, binding, unit, name)
         except (TritonError, *COMPILER_FAULTS) as error:
             return _failed(f"{_explained(error, path)}\n{said()}".replace(str(path), "candidate.py"))
-        return _artefact(compiled, binding, unit, name, folder, said())
+        return _artefact(compiled, binding, unit, name, folder, said(), scopes)
+
+
+def _no_records() -> AbstractContextManager[dict[int, str]]:
+    return nullcontext({})
 
 
 def interprets(source: str) -> bool:  # noqa: ARG001
@@ -276,11 +287,12 @@ def _compiled(kernel: Any, binding: _Binding, unit: KernelUnit, target: str) -> 
     else:
         device = GPUTarget("hip", target, 64 if target.startswith("gfx9") else 32)
     known = vars(make_backend(device).parse_options({}))
-    if stray := unit.meta.keys() - known.keys():
+    options = {name: value for name, value in unit.meta.items() if name != TIMELINE}
+    if stray := options.keys() - known.keys():
         raise ValueError(f"option {sorted(stray)[0]!r} does not exist for {target}")
     build = GluonASTSource if kernel.is_gluon() else ASTSource
     source = build(kernel, binding.signature, binding.constants, binding.attributes)
-    return compile(source, target=device, options=dict(unit.meta))
+    return compile(source, target=device, options=options)
 
 
 def _explained(error: BaseException, path: Path) -> str:
@@ -319,7 +331,13 @@ def _frames(error: BaseException) -> list[tuple[str, int]]:
 
 
 def _artefact(
-    compiled: Any, binding: _Binding, unit: KernelUnit, target: str, folder: Path, words: str
+    compiled: Any,
+    binding: _Binding,
+    unit: KernelUnit,
+    target: str,
+    folder: Path,
+    words: str,
+    scopes: Mapping[int, str],
 ) -> BuildResult:
     """Write binary and launch facts, or refuse what the target cannot hold."""
     is_nvidia = target.startswith("sm_")
@@ -355,6 +373,8 @@ def _artefact(
         "parameter_bytes": sizes,
         "resources": resources,
     }
+    if scopes:
+        facts["scopes"] = {str(number): name for number, name in scopes.items()}
     _write(folder / f"{stem}.{extension}", compiled.asm[extension])
     _write(folder / f"{stem}.json", json.dumps(facts, indent=1, sort_keys=True).encode())
     return BuildResult(status=Status.ACCEPTED, artefact=f"{stem}.{extension}", resources=resources)

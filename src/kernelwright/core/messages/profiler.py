@@ -14,6 +14,15 @@ CASE = "case.json"
 """Name of the case in a folder that inputs are drawn into."""
 TRACE = "kernels.json"
 """Name of the file that a launcher without a profiler around it leaves its kernels' times in."""
+SANDBOX = "sandbox.txt"
+"""Name of the file in which a launcher says which layers of the sandbox are around it."""
+RECORDED_BLOCKS = 32
+"""Blocks of a launch whose records are handed over, spread evenly over the grid."""
+
+
+def record_file(place: int) -> str:
+    """Return the name of the file with what the launch at a place of the made ones recorded."""
+    return f"records{place}.bin"
 
 
 def input_file(place: int) -> str:
@@ -45,8 +54,8 @@ class Steady(Frozen):
     """Calls that are looked at."""
     inputs: dict[str, str] = Field(default_factory=dict)
     """Files of the folder with the storage of inputs, by name; floats without one are drawn where they lie."""
-    tracer: Literal["outside", "torch"] = "outside"
-    """Who looks: a profiler around the process, or torch's own inside it."""
+    tracer: Literal["outside", "torch", "inside"] = "outside"
+    """Who looks: a profiler around the process, torch's own inside it, or the kernels themselves."""
 
 
 class Traced(Frozen):
