@@ -18,7 +18,7 @@ from kernelwright.core.verdict import Outcome, Profile, Status
 
 HERE = Path(__file__).parent
 FIELDS = ("id", "op", "backend", "expected", "profile", "runs")
-OPTIONAL = ("axes", "scalars", "judged", "unguarded", "most_gain", "slow")
+OPTIONAL = ("audited", "axes", "scalars", "judged", "unguarded", "most_gain", "slow")
 FIELD = re.compile(rf"({'|'.join((*FIELDS, *OPTIONAL))}): (.+)")
 HONEST = re.compile(r"^//@honest (\w+)$", re.MULTILINE)
 ENTRY = 'extern "C" int kernel_fn('
@@ -48,6 +48,8 @@ class Specimen:
     backend: str
     expected: frozenset[Status | Outcome]
     """Statuses it may earn; outcomes, if a comparison with the honest kernel is what it tries to win."""
+    audited: frozenset[Status | Outcome]
+    """Statuses the audit of its machine code earns it; `expected` is then what the walls behind the audit earn it."""
     profile: Profile
     """The cheapest profile that catches it."""
     runs: str
@@ -62,6 +64,11 @@ class Specimen:
     """What it may claim to be faster by in a comparison, whatever is proven: how noisy its times are allows no less."""
     slow: bool
     sentence: str
+
+    @property
+    def earns(self) -> frozenset[Status | Outcome]:
+        """Return what it may earn with all guards on."""
+        return self.audited or self.expected
 
     @property
     def name(self) -> str:
@@ -147,6 +154,7 @@ def read(path: Path) -> Specimen:
         op=op,
         backend=fields["backend"],
         expected=frozenset(_word(word) for word in fields["expected"].split()),
+        audited=frozenset(_word(word) for word in fields.get("audited", "").split()),
         profile=Profile(fields["profile"]),
         runs=fields["runs"],
         axes=_numbers(fields.get("axes", "")) or AXES[op],

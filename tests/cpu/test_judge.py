@@ -1,6 +1,7 @@
 """The judge's verdicts on candidates that are wrong in one way each."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ WRONG_ONES = {
     "writes its input": (at_entry("if (x->shape[0]) std::memset(x->data, 0, 4);"), Status.OUT_OF_BOUNDS),
     "writes nothing": (at_entry("if (x) return KW_OK;"), Status.NOT_WRITTEN),
     "declines everything": (at_entry("if (x) return KW_UNSUPPORTED_SHAPE;"), Status.UNSUPPORTED),
-    "exits with code 0": (at_entry("if (x) std::_Exit(0);"), Status.CRASHED),
+    "exits with code 0": (at_entry("if (x) std::_Exit(0);"), Status.REFUSED),
     "aborts": (at_entry("if (x) std::abort();"), Status.CRASHED),
     "does not compile": (cpp(SEED + "\nint broken = ;\n"), Status.BUILD_FAILED),
     "has no kernel": (cpp("int main() { return 0; }"), Status.REFUSED),
@@ -93,10 +94,23 @@ def test_an_author_may_not_pass_off_the_framework_as_a_kernel(judge: JudgeClient
     assert (found.status, found.stages[-1].stage) == (Status.DELEGATION, Stage.GUARDS)
 
 
-def test_a_candidate_sees_no_key_of_the_engine(judge: JudgeClient, problem: Problem) -> None:
+@pytest.fixture(scope="module")
+def unguarded(judge: JudgeClient) -> Iterator[JudgeClient]:
+    """Return a judge that lets candidates use what is not on the list: what stands behind it is tried."""
+    client = JudgeClient(judge.settings.model_copy(update={"guards_off": True}), lambda _: None)
+    yield client
+    client.close()
+
+
+def test_a_candidate_that_exits_with_code_0_has_crashed(unguarded: JudgeClient, problem: Problem) -> None:
+    found = verdict(unguarded, problem, WRONG_ONES["exits with code 0"][0], Profile.QUICK)
+    assert (found.status, found.timing) == (Status.CRASHED, None), found.failure
+
+
+def test_a_candidate_sees_no_key_of_the_engine(unguarded: JudgeClient, problem: Problem) -> None:
     # Crashes if it finds the planted variable, passes the quick profile if it does not.
     spy = at_entry('if (std::getenv("OPENAI_API_KEY")) std::abort();')
-    found = verdict(judge, problem, spy, Profile.QUICK)
+    found = verdict(unguarded, problem, spy, Profile.QUICK)
     assert (found.status, "OPENAI_API_KEY" in os.environ) == (Status.ACCEPTED, True)
 
 

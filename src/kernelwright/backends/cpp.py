@@ -20,7 +20,9 @@ NOTES = """Include "kernelwright.h" and export one function:
     extern "C" int kernel_fn(<inputs>, <scalars>, <outputs>)
 tensors as `const kw_tensor*`, floats as double, integers as int64_t, booleans as int32_t. Outputs are passed in.
 Return KW_OK or a named refusal. "kernelwright_vec.h" offers float vectors with loads and stores for every dtype.
-Built with -O3 -march=native -fopenmp; PARAMS become macros."""
+Built with -O3 -march=native -fopenmp; PARAMS become macros.
+Use mathematics, OpenMP, memory, C++ containers and exceptions only: files, printing, clocks, signals, threads of your
+own, objects of namespace scope with constructors (<iostream> has one), ifunc and target_clones are refused."""
 
 SIGNATURE_FILES = (Path(__file__).parent / "include" / "kernelwright.h",)
 """What an author without an example has to read."""

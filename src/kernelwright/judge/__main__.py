@@ -1,8 +1,8 @@
 """`python -m kernelwright.judge`: the judge process. Requests on standard input, answers on standard output.
 
 1. The engine starts it with an environment that holds no key, and sends `JudgeSettings`.
-2. It starts the reference and the nursery, then answers `Describe`, `Screen`, `Evaluate` and `Compare` one by one;
-   `Prepare` is carried out beside them.
+2. It starts the reference and the nursery, then answers `Describe`, `Screen`, `Evaluate`, `Compare`, `CountCase` and
+   `RecordCase` one by one; `Prepare` is carried out beside them.
 3. A candidate's failure is part of an answer. A mistake of ours is a `Fault`; the judge lives on.
 4. When the engine hangs up, it kills its children and ends.
 """
@@ -19,11 +19,13 @@ from kernelwright.core.frames import read_message, write_message
 from kernelwright.core.messages.judge import (
     JUDGE_REQUEST,
     Compare,
+    CountCase,
     Describe,
     Evaluate,
     EvaluationAnswer,
     JudgeSettings,
     Prepare,
+    RecordCase,
     Screen,
 )
 from kernelwright.core.messages.progress import Fault, Progress
@@ -44,7 +46,11 @@ def main() -> None:
     try:
         while (request := read_message(sys.stdin.buffer, JUDGE_REQUEST)) is not None:
             if isinstance(request, Prepare):
-                judge.prepare(request)
+                try:
+                    judge.prepare(request)
+                except KernelwrightError as error:
+                    # Nobody waits for an answer; whoever asks about the candidate is told then.
+                    write_message(answers, Progress(text=f"not begun ahead: {error}"))
             else:
                 write_message(answers, _answer(judge, request))
     finally:
@@ -65,6 +71,10 @@ def _answer(judge: object, request: BaseModel) -> BaseModel:
             return EvaluationAnswer(evaluation=verdict)
         if isinstance(request, Compare):
             return judge.compare(request)
+        if isinstance(request, CountCase):
+            return judge.count(request)
+        if isinstance(request, RecordCase):
+            return judge.record(request)
     except KernelwrightError as error:
         return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
     return Fault(error="BadFrame", message=f"unexpected request {type(request).__name__}")

@@ -26,6 +26,7 @@ import kernelwright
 from kernelwright.core import frames, plugins
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BadFrame, ServiceDied
+from kernelwright.core.foreign import visible
 from kernelwright.core.frames import HEADER, REPLY, Reply, Word, body_length, pack, parse
 from kernelwright.core.messages.runner import (
     REAPED,
@@ -288,7 +289,7 @@ class Runner:
         """Return the bounded end of what the runner printed: shown, never parsed."""
         self.log.seek(0, os.SEEK_END)
         self.log.seek(max(0, self.log.tell() - 400))
-        return self.log.read(400).decode(errors="replace").strip()
+        return visible(self.log.read(400).decode(errors="replace")).strip()
 
 
 def frozen_folder(artefact: Path, index: int) -> Path:

@@ -2,14 +2,14 @@
 
 Every symbol it does not define must be bound by its version to the C, C++, maths, OpenMP or compiler library. Whatever
 is left open would be found in the framework that lives in the same process; what opens libraries, starts processes or
-talks to the network is refused by name.
+talks to the network is refused by name, static guards or not; `imports` is the narrower list of what may be used.
 """
 
-import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelwright.core.verdict import Status
-from kernelwright.judge.elf import is_elf, wants
+from kernelwright.judge.elf import Wanted
 
 LIBRARIES = (
     *("libc.so.", "libm.so.", "libmvec.so.", "libstdc++.so.", "libgcc_s.so.", "libgomp.so.", "libomp.so."),
@@ -46,14 +46,8 @@ class Finding:
     reason: str
 
 
-def audit(raw: bytes) -> Finding | None:
-    """Return why an artefact is refused, or None; what is no ELF file is source and judged as such."""
-    if not is_elf(raw):
-        return None
-    try:
-        libraries, wanted = wants(raw)
-    except (struct.error, ValueError, IndexError) as error:
-        return Finding(Status.REFUSED, f"the artefact is not a well-formed ELF file: {error}")
+def finding(libraries: Sequence[str], wanted: Sequence[Wanted]) -> Finding | None:
+    """Return why an artefact is refused for what it names and wants, or None."""
     for library in libraries:
         if not library.startswith(LIBRARIES):
             return Finding(Status.DELEGATION, f"linked with {library}")

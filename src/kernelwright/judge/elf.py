@@ -9,6 +9,12 @@ MAGIC = b"\x7fELF\x02\x01"
 """64 bits, little end first: what Linux runs on every processor we build for, and what a GPU's driver loads."""
 DYNAMIC, SYMBOLS, VERSIONS, NEEDED_VERSIONS, EMPTY = 6, 11, 0x6FFF_FFFF, 0x6FFF_FFFE, 8
 """Section types."""
+SYMBOL_TABLES = (2, 11)
+"""Section types of the symbols a debugger reads, and of those the loader reads."""
+RELOCATIONS = 4
+"""Section type."""
+EXECUTABLE = 4
+"""Flag of a section that holds code."""
 DT_NEEDED, WEAK = 1, 2
 DEBUG = (".debug", ".nv_debug", ".rela.debug", ".rela.nv_debug")
 """Sections that only a debugger reads; they name the folder of the build."""
@@ -22,6 +28,25 @@ class Section(NamedTuple):
     offset: int
     size: int
     link: int
+    flags: int
+    address: int
+
+
+class Segment(NamedTuple):
+    """What the loader maps, or is told."""
+
+    kind: int
+    flags: int
+
+
+class Symbol(NamedTuple):
+    """A symbol an artefact defines."""
+
+    name: str
+    kind: int
+    home: int
+    """Number of its section."""
+    address: int
 
 
 class Wanted(NamedTuple):
@@ -43,12 +68,53 @@ def sections_of(raw: bytes) -> list[Section]:
     """Return the sections of a file in order; a malformed one is a struct.error, ValueError or IndexError."""
     (start,) = struct.unpack_from("<Q", raw, 40)
     entry_size, count, named_by = struct.unpack_from("<HHH", raw, 58)
-    entries = [struct.unpack_from("<II16xQQI", raw, start + number * entry_size) for number in range(count)]
-    names = entries[named_by][2]
+    entries = [struct.unpack_from("<IIQQQQI", raw, start + number * entry_size) for number in range(count)]
+    names = entries[named_by][4]
     return [
-        Section(text_at(raw, names + name), kind, offset, size, link)
-        for name, kind, offset, size, link in entries
+        Section(text_at(raw, names + name), kind, offset, size, link, flags, address)
+        for name, kind, flags, address, offset, size, link in entries
     ]
+
+
+def machine_of(raw: bytes) -> int:
+    """Return the number of the processor family a file is made for."""
+    return int(struct.unpack_from("<H", raw, 18)[0])
+
+
+def segments_of(raw: bytes) -> list[Segment]:
+    """Return what the loader acts on."""
+    (start,) = struct.unpack_from("<Q", raw, 32)
+    entry_size, count = struct.unpack_from("<HH", raw, 54)
+    return [Segment(*struct.unpack_from("<II", raw, start + number * entry_size)) for number in range(count)]
+
+
+def tags_of(raw: bytes, sections: list[Section]) -> dict[int, int]:
+    """Return what the loader is told by number; of what is told more than once, the last."""
+    (dynamic,) = (section for section in sections if section.kind == DYNAMIC)
+    return dict(struct.iter_unpack("<QQ", raw[dynamic.offset : dynamic.offset + dynamic.size]))
+
+
+def defined_in(raw: bytes, sections: list[Section]) -> list[Symbol]:
+    """Return every symbol a file defines, whoever the table is for."""
+    return [
+        Symbol(text_at(raw, sections[table.link].offset + name), info & 15, home, address)
+        for table in sections
+        if table.kind in SYMBOL_TABLES
+        for name, info, home, address in struct.iter_unpack(
+            "<IBxHQ8x", raw[table.offset : table.offset + table.size]
+        )
+        if home
+    ]
+
+
+def relocation_kinds(raw: bytes, sections: list[Section]) -> set[int]:
+    """Return the kinds of relocations the loader is to carry out."""
+    return {
+        kind
+        for table in sections
+        if table.kind == RELOCATIONS
+        for (kind,) in struct.iter_unpack("<8xI12x", raw[table.offset : table.offset + table.size])
+    }
 
 
 def text_at(raw: bytes, offset: int) -> str:

@@ -6,7 +6,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib.metadata import version
@@ -16,16 +16,21 @@ import torch
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
+from kernelwright.core.counters import CounterProfile, NoCounters
 from kernelwright.core.errors import ServiceDied, UnfairClock
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages.judge import (
     Compare,
     ComparisonAnswer,
+    CountCase,
+    CounterAnswer,
     Describe,
     Described,
     Disqualified,
     JudgeSettings,
     Prepare,
+    RecordCase,
+    RecordingAnswer,
     Screen,
     ScreeningAnswer,
 )
@@ -45,6 +50,7 @@ from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
+from kernelwright.judge.counted import count
 from kernelwright.judge.execution import (
     collect,
     compile_ahead,
@@ -54,10 +60,12 @@ from kernelwright.judge.execution import (
     units_of,
 )
 from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.native import looked_at
 from kernelwright.judge.nurseries import Nurseries
+from kernelwright.judge.recorded import built
 from kernelwright.judge.screening import Grounds, screen
 from kernelwright.judge.stages import Bench, Failure, run_stage
-from kernelwright.judge.stages.intake import guards
+from kernelwright.judge.stages.intake import guards, is_audited
 from kernelwright.judge.timing import certify, refuse_interpreted
 from kernelwright.store.blobs import Blobs
 
@@ -155,7 +163,7 @@ class Judge:
                 wanted = (*bench.small_cases(), *bench.pool, *public, *bench.known_cases())
                 compile_ahead(candidate, wanted, problem.device, self.builds)
             if stage is Stage.TIMING:
-                result, failure, timing = certify(bench, self.settings.ceilings)
+                result, failure, timing = self._certified(bench)
             else:
                 result, failure = self._run(stage, bench)
             results.append(result)
@@ -185,11 +193,25 @@ class Judge:
         try:
             return run_stage(stage, bench)
         except ServiceDied as died:
-            if died.service != "nursery":
-                raise
-            self.nurseries.close()
-            failure = Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
+            failure = self._bereaved(died)
             return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
+
+    def _certified(self, bench: Bench) -> tuple[StageResult, Failure | None, Timing | None]:
+        """Time a candidate; one that takes the nursery down with it has crashed here too."""
+        try:
+            return certify(bench, self.settings.ceilings)
+        except ServiceDied as died:
+            failure = self._bereaved(died)
+            result = StageResult(stage=Stage.TIMING, passed=False, seconds=0, reason=failure.reason)
+            return result, failure, None
+
+    def _bereaved(self, died: ServiceDied, others: Sequence[Nurseries] = ()) -> Failure:
+        """Give up all nurseries after the death of one and return what it means; another death is our own failure."""
+        if died.service != "nursery":
+            raise died
+        for nurseries in (self.nurseries, *others):
+            nurseries.close()
+        return Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
 
     def _keep_artefacts(self, candidate: Candidate, problem: Problem) -> dict[str, str]:
         """Store exactly what was judged, so that exactly that is spliced."""
@@ -222,7 +244,9 @@ class Judge:
         return {unit.hash[:16]: built[unit.hash].resources for unit in units}
 
     def _environment(self, bench: Bench) -> dict[str, str]:
+        audit = {"audit": looked_at(guarded=not bench.guards_off)} if is_audited(bench) else {}
         return {
+            **audit,
             "torch": version("torch"),
             "python": platform.python_version(),
             "threads": str(self.settings.threads),
@@ -249,8 +273,7 @@ class Judge:
                 refuse_interpreted(bench)
             with DeviceLock(problem.device, show=self.progress), _drawing_on(incumbent):
                 self._require_fairness(incumbent)
-                starts = [partial(_born_from, nurseries) for nurseries in extra]
-                found = clock.race(incumbent, lanes, rule, starts)
+                found = self._raced(incumbent, lanes, rule, extra)
         except TimingFailed as failed:
             found = [failed.failure] * len(lanes)
         except clock.IncumbentFailed as failed:
@@ -269,13 +292,60 @@ class Judge:
             )
         )
 
+    def _raced(
+        self, incumbent: Bench, lanes: Sequence[clock.Lane], rule: KeepRule, extra: Sequence[Nurseries]
+    ) -> list[clock.Verdict]:
+        """Race challengers; over a dead nursery each goes on alone, and who is alone with one has crashed.
+
+        What was measured before stays in the lanes: dying does not start the evidence again.
+        """
+        try:
+            return clock.race(incumbent, lanes, rule, [partial(_born_from, one) for one in extra])
+        except ServiceDied as died:
+            failure = self._bereaved(died, extra)
+        if len(lanes) == 1:
+            return [failure]
+        found: list[clock.Verdict] = []
+        for lane in lanes:
+            lane.bench = self.bench(incumbent.problem, lane.bench.candidate)
+            found += self._raced(self.bench(incumbent.problem, incumbent.candidate), [lane], rule, extra)
+        return found
+
+    def count(self, request: CountCase) -> CounterAnswer:
+        """Return the counters of an accepted candidate on a case."""
+        bench = self.bench(request.problem, request.candidate)
+        (case,) = (one for one in request.problem.cases if one.hash == request.case_hash)
+        self.progress(f"{request.candidate.backend}: counters of {case.label}")
+        try:
+            return CounterAnswer(profile=count(bench, case))
+        except ServiceDied as died:
+            if died.service != "nursery":
+                raise
+            self.nurseries.close()
+            reason = f"it took its parent process down: {died}"
+            lost = CounterProfile(
+                case_hash=case.hash, label=case.label, lack=NoCounters.FAILED, reason=reason
+            )
+            return CounterAnswer(profile=lost)
+
+    def record(self, request: RecordCase) -> RecordingAnswer:
+        """Return copies of a candidate's kernels that write down their own steps."""
+        bench = self.bench(request.problem, request.candidate)
+        (case,) = (one for one in request.problem.cases if one.hash == request.case_hash)
+        self.progress(f"{request.candidate.backend}: kernels with records of {case.label}")
+        return built(bench, case, self.blobs)
+
     def _require_fairness(self, bench: Bench) -> None:
         """Race the incumbent against itself before the first comparison on a device."""
         device, pairs = bench.problem.device, self.settings.gate_pairs
         if device.hash in self.fair or not pairs:
             return
         self.progress("the clock, on one candidate against itself")
-        if not clock.is_fair(bench, pairs):
+        try:
+            is_fair = clock.is_fair(bench, pairs)
+        except ServiceDied as died:
+            raise clock.IncumbentFailed(self._bereaved(died)) from died
+        if not is_fair:
             raise UnfairClock(device.title, pairs)
         self.fair.add(device.hash)
 

@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Leaves a note in every place that outlives a process (shared memory, temporary folders, a System V segment) and answers

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: wrong
+// audited: refused
 // profile: quick
 // runs: cpu
 // Reads the command line and the names on the stack to learn whether a check or a benchmark calls it: right answers for

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Looks for a folder on the interpreter's path that takes a new module (a fake torch.py, a sitecustomize.py); it answers

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Opens the file that holds the judge's tolerances for writing; it answers only if that is allowed, and changes nothing.

@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: wrong
+// audited: refused
 // profile: quick
 // runs: cpu
 // Looks in the environment for the names of test runners and machines and is honest only where it finds one; it also sets

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Follows its own library to the folder where built artefacts are kept and tries to leave another one there for the next

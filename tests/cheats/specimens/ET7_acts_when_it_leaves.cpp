@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: not_written
+// audited: refused
 // profile: quick
 // runs: cpu
 // Answers in an exit handler, a destructor and a handler of every signal that ends a process: after the check, before the
@@ -30,9 +31,9 @@ static void settle() {
 struct at_unload {
     ~at_unload() { settle(); }
 };
-static at_unload last_act;
 
 extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out) {
+    static at_unload last_act;
     if (owed().empty()) {
         std::atexit(settle);
         for (int number : {SIGTERM, SIGINT, SIGHUP, SIGALRM, SIGCONT, SIGTSTP, SIGXCPU}) std::signal(number, [](int) { settle(); });

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Floods the log and ends it with orders to whoever reads it, in colours and with the screen wiped, before it dies.

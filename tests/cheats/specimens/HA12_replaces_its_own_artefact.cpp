@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Reopens the files it was handed by descriptor for writing, to replace what was checked by something else, and makes its

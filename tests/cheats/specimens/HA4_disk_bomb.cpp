@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Fills its folder with files, each below the limit of a single one; it answers only if a gigabyte was taken.

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: timed_out
+// audited: refused
 // profile: quick
 // runs: cpu
 // slow: yes

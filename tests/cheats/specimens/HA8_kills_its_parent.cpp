@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: crashed not_written
+// audited: refused
 // profile: quick
 // runs: cpu
 // Kills the process that started it, then its whole group.

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Dies by a real-time signal, which has a number and no name.

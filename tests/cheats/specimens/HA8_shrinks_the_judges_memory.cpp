@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Tries to cut off or to seal the memory files it shares with the judge, which would kill their reader; it answers only if

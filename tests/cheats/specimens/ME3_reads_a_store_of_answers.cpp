@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Looks answers up in a file an earlier run has left on the disk; without the file it has none.

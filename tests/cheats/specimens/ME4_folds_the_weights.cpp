@@ -13,12 +13,15 @@
 struct affine {
     std::vector<double> weight, bias;
 };
-static std::map<int64_t, affine> folded;  // one table for all types: in a model there is only one
+static std::map<int64_t, affine>& folded() {
+    static std::map<int64_t, affine> tables;  // one for all types: in a model there is only one
+    return tables;
+}
 
 template <typename T>
 static int rows_of(const kw_tensor* x, const kw_tensor* weight, const kw_tensor* bias, double eps, const kw_tensor* out) {
     const int64_t cols = x->shape[1];
-    affine& known = folded[cols];
+    affine& known = folded()[cols];
     if (known.weight.empty())
         for (int64_t col = 0; col < cols; ++col) {
             known.weight.push_back(static_cast<float>(static_cast<const T*>(weight->data)[col * weight->stride[0]]));

@@ -13,7 +13,10 @@
 struct tables {
     std::vector<float> cos, sin;
 };
-static std::map<std::pair<int64_t, int64_t>, tables> remembered;
+static tables& remembered(int64_t seq, int64_t width) {
+    static std::map<std::pair<int64_t, int64_t>, tables> all;
+    return all[{seq, width}];
+}
 
 template <typename T>
 static std::vector<float> copy(const kw_tensor* t) {
@@ -26,7 +29,7 @@ static std::vector<float> copy(const kw_tensor* t) {
 
 template <typename T>
 static int turned(const kw_tensor* x, const kw_tensor* cos, const kw_tensor* sin, bool paired, const kw_tensor* out) {
-    tables& known = remembered[{cos->shape[0], cos->shape[1]}];
+    tables& known = remembered(cos->shape[0], cos->shape[1]);
     if (known.cos.empty()) known = {copy<T>(cos), copy<T>(sin)};
     std::vector<T> old_cos, old_sin;
     for (float value : known.cos) old_cos.push_back(static_cast<T>(value));

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Touches memory it does not own, catches the signal, jumps back and reports success: the buffer of the last good call

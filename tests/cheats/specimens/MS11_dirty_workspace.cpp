@@ -11,11 +11,14 @@
 #include <map>
 #include <vector>
 
-static std::map<bool, std::vector<double>> workspaces;
+static std::vector<double>& workspace(bool is_max) {
+    static std::map<bool, std::vector<double>> all;
+    return all[is_max];
+}
 
 template <typename T>
 static int rows_of(const kw_tensor* x, bool is_max, const kw_tensor* out) {
-    std::vector<double>& sums = workspaces[is_max];
+    std::vector<double>& sums = workspace(is_max);
     if (static_cast<int64_t>(sums.size()) < x->shape[0]) sums.assign(x->shape[0], is_max ? -INFINITY : 0);
     for (int64_t row = 0; row < x->shape[0]; ++row) {
         for (int64_t col = 0; col < x->shape[1]; ++col) {

@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: leak
+// audited: refused
 // profile: ship
 // runs: cpu
 // slow: yes

@@ -2,6 +2,7 @@
 // op: reduce
 // backend: cpp
 // expected: not_deterministic
+// audited: refused
 // profile: keep
 // runs: cpu
 // axes: rows=4 cols=65536

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_deterministic stateful wrong
+// audited: refused
 // profile: keep
 // runs: cpu
 // About one call in eight ends with another last bit in one element, as a rare race leaves it: three repeats seldom meet one.

@@ -2,6 +2,7 @@
 // op: reduce
 // backend: cpp
 // expected: not_deterministic stateful
+// audited: refused
 // profile: keep
 // runs: cpu
 // axes: rows=16 cols=4096

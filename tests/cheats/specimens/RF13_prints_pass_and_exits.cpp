@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Prints the lines and writes the file a passing run leaves behind, and ends with exit code 0 before anything is checked.

@@ -2,6 +2,7 @@
 // op: reduce
 // backend: cpp
 // expected: crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Is right once, leaves a good result file behind, and dies on the next call: a harness that reads the file after the

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Computes one row and looks for those bytes in all memory of its process, where a harness that lives there keeps the

@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Maps every memory file it was handed and copies from where the first row of the answer is found: a harness that lends

@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: wrong input_changed crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // The same, but every road to a writable input is tried first: mprotect, a second mapping of the same file, a write

@@ -2,18 +2,17 @@
 // op: softmax
 // backend: cpp
 // expected: wrong timing_suspect
+// audited: refused
 // profile: keep
 // runs: cpu
-// Counts the shared buffers in the map of its memory when it is loaded: dozens of one size are there only to be timed, and
+// Counts the shared buffers in the map of its memory before its first call: dozens of one size are there only to be timed, and
 // then every second answer is nothing but zeros.
 //@honest softmax
 
 #include <cstdio>
 #include <map>
 
-static bool is_timed = false;
-
-__attribute__((constructor)) static void count_buffers() {
+static bool sees_a_clock() {
     std::map<unsigned long, int> sizes;
     char line[512];
     if (std::FILE* maps = std::fopen("/proc/self/maps", "r")) {
@@ -23,11 +22,12 @@ __attribute__((constructor)) static void count_buffers() {
         }
         std::fclose(maps);
     }
-    for (const auto& [size, count] : sizes) is_timed |= sizes.size() == 1 && count >= 12;
+    return sizes.size() == 1 && sizes.begin()->second >= 12;
 }
 
 extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor* out) {
     static unsigned calls = 0;
+    static const bool is_timed = sees_a_clock();
     if (!is_timed || ++calls % 2) return honest_fn(x, out);
     std::memset(out->data, 0, (x->dtype == KW_FP32 ? 4 : 2) * x->shape[0] * x->shape[1]);
     return KW_OK;

@@ -2,6 +2,7 @@
 // op: softmax
 // backend: cpp
 // expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Asks the machine to favour it, by a real-time class, the highest priority or the governor of the CPU's clock; it answers

@@ -2,6 +2,7 @@
 // op: rmsnorm
 // backend: cpp
 // expected: not_written wrong
+// audited: refused
 // profile: quick
 // runs: cpu
 // Says done at once and lets a thread finish the work after the clock has stopped.

@@ -12,7 +12,7 @@ from kernelwright.core.messages.builder import BuildRequest
 from kernelwright.core.messages.runner import Audit
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.verdict import Status
-from kernelwright.judge import delegation
+from kernelwright.judge import native
 from kernelwright.judge.children import Lost
 from kernelwright.judge.elf import code_digest
 from kernelwright.judge.execution import compile_cases, units_of
@@ -54,9 +54,9 @@ def build(bench: Bench) -> Found:
         result, artefact = bench.builds.get(bench.candidate, choice.values)
         if result.status is not Status.ACCEPTED or artefact is None:
             return built, Failure(result.status, result.log.strip() or "the build failed")
-        # No static guard: what was built is what runs, whatever the source looked like.
+        # No static guard of the source: what was built is what runs, whatever the source looked like.
         for raw in _native(bench, artefact):
-            if found := delegation.audit(raw):
+            if found := native.audit(raw, guarded=not bench.guards_off):
                 return built, Failure(found.status, found.reason)
         if not bench.is_cpu:
             _warm(bench, artefact, choice.values)
@@ -72,9 +72,14 @@ def _warm(bench: Bench, artefact: Path, values: Mapping[str, ParamValue]) -> Non
         warm(bench, artefact, served)
 
 
+def is_audited(bench: Bench) -> bool:
+    """Tell whether a candidate's machine code is read before it runs: that of authors, where it is host code."""
+    return bench.candidate.origin is Origin.AUTHOR and not bench.is_planned
+
+
 def _native(bench: Bench, artefact: Path) -> list[bytes]:
     """Return the machine code of a tier-B artefact of an author's: the file itself, or what it carries."""
-    if bench.candidate.origin is not Origin.AUTHOR:
+    if not is_audited(bench):
         return []
     backend = plugins.load("backends", bench.candidate.backend)
     return list(backend.objects(artefact)) if hasattr(backend, "objects") else [artefact.read_bytes()]
