@@ -61,6 +61,7 @@ ATTACKS = r"""
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -158,6 +159,11 @@ static double leave_memory(const char*) {
 }
 static double new_user(const char*) { return syscall(SYS_unshare, 0x10000000) == 0; }
 static double survive_parent(const char*) { return prctl(PR_SET_PDEATHSIG, 0) == 0; }
+static double wind_up(const char*) {
+    itimerval soon = {};
+    soon.it_value.tv_sec = 100;
+    return setitimer(ITIMER_REAL, &soon, nullptr) == 0;
+}
 static double other_dialect(const char*) { return syscall(0x40000000 | 39) > 0; }
 static double parent(const char*) { return getppid(); }
 static double hang(const char*) { for (;;) sleep(1); }
@@ -165,7 +171,7 @@ static double hang(const char*) { for (;;) sleep(1); }
 using Attack = double (*)(const char*);
 static const Attack attacks[] = {read_file, write_file, connect_to, run_program, run_own_file, trace, peek, signal_to,
     kill_all, outlive, fork_bomb, thread_bomb, memory_bomb, touched_bomb, disk_bomb, descriptors, leave_memory,
-    new_user, survive_parent, other_dialect, parent, hang};
+    new_user, survive_parent, wind_up, other_dialect, parent, hang};
 
 extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor*, double, const kw_tensor* out) {
     const float* said = static_cast<const float*>(x->data);
@@ -383,6 +389,12 @@ def test_nothing_is_left_for_the_next_runner(attack: str, yard: Yard) -> None:
     assert yard.attack(attack, without=BARE)[0] == 1
 
 
+def test_no_timer_can_run_out_while_a_runner_stands_still(yard: Yard) -> None:
+    need(yard, "seccomp")
+    assert yard.attack("wind_up")[0] == REFUSED
+    assert yard.attack("wind_up", without=BARE)[0] == 1
+
+
 def test_no_new_namespace_gives_rights_back(yard: Yard) -> None:
     need(yard, "seccomp")
     assert yard.attack("new_user")[0] == REFUSED
@@ -574,16 +586,33 @@ def test_an_unlimited_allocation_is_out_of_memory_in_the_verdict(
     assert (status, "want of memory" in reason) == (Status.OUT_OF_MEMORY, True)
 
 
+@pytest.fixture
+def lenient(tmp_path: Path) -> Iterator[JudgeClient]:
+    """Return a judge whose guards are off: what a kernel may ask of the C library is decided by the sandbox alone."""
+    settings = JudgeSettings(
+        threads=2,
+        max_pairs=16,
+        alpha=0.001,
+        hidden_shapes=1,
+        guards_off=True,
+        cache_folder=str(tmp_path / "cache"),
+        blob_folder=str(tmp_path / "blobs"),
+    )
+    client = JudgeClient(settings, lambda _: None)
+    yield client
+    client.close()
+
+
 def test_a_spy_through_the_judge_finds_nothing(
-    judge: JudgeClient, problem: Problem, secret: list[Path]
+    lenient: JudgeClient, problem: Problem, secret: list[Path]
 ) -> None:
     # It aborts if one of the files can be opened; refused everywhere, it is an honest kernel.
-    judge_pid = judge.child.process.pid
+    judge_pid = lenient.child.process.pid
     places = [*map(str, secret), f"/proc/{judge_pid}/environ", f"/proc/{judge_pid}/mem", "/etc/shadow"]
     looks = " ".join(f'if (open("{place}", O_RDONLY) >= 0) std::abort();' for place in places)
-    assert evaluated(judge, problem, looks) == (Status.ACCEPTED, "")
-    own = rmsnorm.__file__
-    assert evaluated(judge, problem, f'if (open("{own}", O_RDONLY) >= 0) std::abort();')[0] is Status.CRASHED
+    assert evaluated(lenient, problem, looks) == (Status.ACCEPTED, "")
+    own = f'if (open("{rmsnorm.__file__}", O_RDONLY) >= 0) std::abort();'
+    assert evaluated(lenient, problem, own)[0] is Status.CRASHED
 
 
 @pytest.mark.parametrize("closed", [True, False], ids=["closed off", "as it was"])
@@ -673,6 +702,7 @@ def judged_until_killed(candidate: Candidate, problem: Problem, home: Path, sign
         max_pairs=16,
         alpha=0.001,
         hidden_shapes=1,
+        guards_off=True,  # no kernel names its process; this one does, to be found
         cache_folder=str(home / "cache"),
         blob_folder=str(home / "blobs"),
     )

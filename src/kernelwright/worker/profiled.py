@@ -4,20 +4,32 @@
 2. It calls the plan a few times: what is loaded or allocated at first is over then.
 3. Between start and stop of the profiler it calls it again, waiting after every call; nothing else runs there.
 
-It is the trusted launcher of plans: no host code of a candidate exists here. It is started under the profiler, or
-alone, and then torch's own profiler looks. It says nothing but what the profiler prints, and no verdict.
+It is the trusted launcher of plans: no host code of a candidate exists here, and it is shut in like the one that times
+them, as far as a profiler works on; what was reached it leaves in a file. It is started under the profiler, or
+alone, and then torch's own profiler looks, or the kernels were compiled to record themselves and it hands over what
+they wrote. It says nothing but what the profiler prints, and no verdict.
 """
 
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kernelwright.backends._bare_launch import PlannedKernel
+from kernelwright.backends._bare_launch import SCRATCH_ALIGNMENT, PlannedKernel
 from kernelwright.backends._tensors import torch_dtype
 from kernelwright.core.case import DType, TensorSpec
-from kernelwright.core.messages.profiler import ORDER, TRACE, Steady, Trace, Traced
+from kernelwright.core.messages.profiler import (
+    ORDER,
+    RECORDED_BLOCKS,
+    SANDBOX,
+    TRACE,
+    Steady,
+    Trace,
+    Traced,
+    record_file,
+)
+from kernelwright.worker.sandbox import shut_in_profiled
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +40,11 @@ SEED = 20
 
 def main(folder: Path) -> None:
     """Carry out the order of a folder."""
+    order = Steady.model_validate_json((folder / ORDER).read_text())
+    # Before anything of a candidate is read, and before torch is imported: threads it starts are shut in too.
+    (folder / SANDBOX).write_text(shut_in_profiled(watched=order.tracer == "outside"))
     import torch
 
-    order = Steady.model_validate_json((folder / ORDER).read_text())
     torch.cuda.set_device(order.device)
     generator = torch.Generator(f"cuda:{order.device}").manual_seed(SEED)
     storages = [storage(spec, order, folder, generator) for spec in order.case.inputs]
@@ -43,7 +57,8 @@ def main(folder: Path) -> None:
         ((folder / one.binary).read_bytes(), json.loads((folder / one.facts).read_text()))
         for one in order.kernels
     ]
-    kernel = PlannedKernel(
+    launcher = RecordingKernel if order.tracer == "inside" else PlannedKernel
+    kernel = launcher(
         order.case.model_dump(mode="json"), order.plan.model_dump(mode="json"), binaries, order.device
     )
 
@@ -53,6 +68,10 @@ def main(folder: Path) -> None:
 
     for _ in range(order.warm_up):
         call()
+    if isinstance(kernel, RecordingKernel):
+        for place, blocks in enumerate(kernel.recorded()):
+            blocks.numpy().tofile(folder / record_file(place))
+        return
     if order.tracer == "torch":
         (folder / TRACE).write_text(traced(call, order.calls).model_dump_json())
         return
@@ -61,6 +80,40 @@ def main(folder: Path) -> None:
     for _ in range(order.calls):
         call()
     cudart.cudaProfilerStop()
+
+
+class RecordingKernel(PlannedKernel):
+    """A plan whose kernels write down their own steps: their records outlive the launch."""
+
+    def _laid_out(self) -> Any:
+        import torch
+
+        launches = super()._laid_out()
+        made = [
+            facts
+            for facts, launch in zip(self.facts, self.plan["launches"], strict=True)
+            if all(launch["grid"])
+        ]
+        self.buffers: list[tuple[torch.Tensor, int]] = []
+        for launch, facts in zip(launches, made, strict=True):
+            if not facts["profile_scratch_size"]:
+                raise ValueError(f"{facts['entry']} was built without records")
+            # The compiler appends the pointer to the records last.
+            value, nbytes = launch.scratch.pop()
+            room = torch.zeros(nbytes + SCRATCH_ALIGNMENT, dtype=torch.uint8, device=self.device)
+            start = -room.data_ptr() % SCRATCH_ALIGNMENT
+            value.value = room.data_ptr() + start
+            self.buffers.append((room[start : start + nbytes], facts["profile_scratch_size"]))
+        return launches
+
+    def recorded(self) -> "list[torch.Tensor]":
+        """Return, per launch, the records of a few blocks of its last call."""
+        found = []
+        for room, size in self.buffers:
+            blocks = room.view(-1, size)
+            step = max(1, len(blocks) // RECORDED_BLOCKS)
+            found.append(blocks[::step][:RECORDED_BLOCKS].cpu())
+        return found
 
 
 def empty(spec: TensorSpec, device: int) -> "torch.Tensor":

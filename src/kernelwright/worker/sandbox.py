@@ -271,6 +271,27 @@ def _lose_rights(ground: Ground, needs: Needs) -> bool:
 def shut_in_launcher() -> str:
     """Shut in a launcher: trusted code that loads a candidate's device code, and needs the driver as it is."""
     os.setsid()
+    return _shut_in_driver()
+
+
+def shut_in_profiled(*, watched: bool) -> str:
+    """Shut in a launcher that is profiled, in the session it was started in; return the layers in force.
+
+    A profiler around it (`watched`) reads its memory and talks to it over sockets: then there are only limits. A system
+    that refuses does not stop the profile: why is said instead.
+    """
+    try:
+        if not watched:
+            return _shut_in_driver()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        libc.prctl(libc.PR_SET_NO_NEW_PRIVS, 1)
+    except OSError as error:
+        return f"none: {error}"
+    return "limits"
+
+
+def _shut_in_driver() -> str:
+    """Take from this process what a GPU's driver does not need; return the layers in force."""
     layers = []
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with suppress(OSError):

@@ -58,10 +58,11 @@ ALONE = _table("""
     shmget 29 194; shmat 30 196; semget 64 190; semop 65 193; semtimedop 220 192; msgget 68 186;
     msgsnd 69 189; msgrcv 70 188; mq_open 240 180; memfd_create 319 279; memfd_secret 447 447;
     setpriority 141 140; ioprio_set 251 30; sched_setscheduler 144 119; sched_setparam 142 118;
-    sched_setattr 314 274
+    sched_setattr 314 274; setitimer 38 103; alarm 37 -; timer_create 222 107; timerfd_create 283 85
 """)
 """Denied to a runner of a CPU kernel, which needs threads and nothing else: other processes, memory that outlives it
-or that no limit counts, and the other arm's share of the machine."""
+or that no limit counts, the other arm's share of the machine, and timers: one that runs out while the runner stands
+still is served before anything it is asked for."""
 COMPILING = ("fork", "vfork", "execve")
 """What a runner that compiles is allowed of these."""
 
