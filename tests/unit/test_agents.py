@@ -3,7 +3,9 @@
 import json
 import os
 import shlex
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from kernelwright.agents._reply import read_reply
 from kernelwright.core import plugins
 from kernelwright.core.brief import Answer, Brief, Proposal
 from kernelwright.core.candidate import Author, ParamChoice
+from kernelwright.core.halt import Halt
 from kernelwright.core.normal import key_of
 
 ME = Author(name="test")
@@ -130,6 +133,98 @@ time.sleep(600)
         time.sleep(0.1)
     else:
         raise AssertionError("what the program started is still running")
+
+
+SLEEPERS = {
+    "sleeps": "",
+    "ignores the question to end": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+    "has a grandchild": """
+code = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', sys.argv[1]]).wait()"
+subprocess.Popen([sys.executable, "-S", "-c", code, NOTING])
+""",
+    "has one in a session of its own that ignores it": """
+deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + NOTING
+code = "import os, sys; os.setsid(); os.fork() or os.execv(sys.executable, [sys.executable, '-S', '-c', sys.argv[1]])"
+subprocess.Popen([sys.executable, "-S", "-c", code, deaf])
+""",
+}
+
+
+def sleeper(tmp_path: Path, before: str) -> tuple[command.Command, Path]:
+    """Return an author that sleeps for ten minutes, and the folder in which it and its children leave their numbers."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    noting = f"import os, time; open({str(marks)!r} + '/' + str(os.getpid()), 'w'); time.sleep(600)"
+    return program(tmp_path, f"import subprocess, sys\nNOTING = {noting!r}\n{before}\nexec(NOTING)\n"), marks
+
+
+def noted(marks: Path, count: int) -> list[int]:
+    """Return the numbers of so many processes, once they are there."""
+    until = time.monotonic() + 20
+    while len(found := [int(path.name) for path in marks.iterdir()]) < count:
+        assert time.monotonic() < until, "the program did not come up"
+        time.sleep(0.02)
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("kind", SLEEPERS)
+def test_program_that_is_told_to_stop_is_gone_within_two_seconds_with_all_it_started(tmp_path, brief, kind):
+    author, marks = sleeper(tmp_path, SLEEPERS[kind])
+    halt, given = Halt(), list[Answer]()
+    asking = threading.Thread(target=lambda: given.append(author.until(halt).propose(brief)))
+    asking.start()
+    pids = noted(marks, 2 if "has" in kind else 1)
+    assert all(map(is_running, pids))
+    began = time.monotonic()
+    halt.give()
+    asking.join(10)
+    assert not any(map(is_running, pids)) and time.monotonic() - began < 2
+    assert given[0].reason == command.STOPPED
+    again = time.monotonic()
+    assert author.until(halt).propose(brief).reason == command.STOPPED, "the word was given before"
+    assert time.monotonic() - again < 2 and len(list(marks.iterdir())) == len(pids)
+
+
+def test_program_does_not_outlive_a_killed_run(tmp_path, brief):
+    author, marks = sleeper(tmp_path, SLEEPERS["has one in a session of its own that ignores it"])
+    code = (
+        "import sys; from kernelwright.agents import command; from kernelwright.core.brief import Brief; "
+        "command.author(sys.argv[1]).propose(Brief.model_validate_json(sys.stdin.buffer.read()))"
+    )
+    asking = subprocess.Popen([sys.executable, "-c", code, shlex.join(author.words)], stdin=subprocess.PIPE)
+    assert asking.stdin
+    asking.stdin.write(brief.model_dump_json().encode())
+    asking.stdin.close()
+    pids = noted(marks, 2)
+    asking.kill()
+    asking.wait()
+    until = time.monotonic() + 2
+    while any(map(is_running, pids)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_answer_counts_though_something_was_left_running(tmp_path, brief):
+    marks = tmp_path / "left"
+    author = program(
+        tmp_path,
+        f"""
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+open({str(marks)!r}, "w").write(str(left.pid))
+print('{{"source": "int a;", "backend": "cpp"}}')
+""",
+    )
+    began = time.monotonic()
+    assert [one.source for one in author.propose(brief).proposals] == ["int a;"]
+    assert time.monotonic() - began < 10 and not is_running(int(marks.read_text()))
 
 
 def test_program_that_never_stops_writing_is_stopped(tmp_path, brief):

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -13,7 +13,9 @@ from kernelwright.core.candidate import Candidate, ParamValue
 from kernelwright.core.case import Case, Distribution, DType, Layout
 from kernelwright.core.device import Device
 from kernelwright.core.expansion import Allowance, Expansion
+from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.halt import Halt
 from kernelwright.core.plan import KernelUnit
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work
@@ -171,7 +173,7 @@ class BuildResult(Frozen):
 
     status: Status
     """ACCEPTED if there is an artefact."""
-    log: str = ""
+    log: Visible = ""
     """The compiler's own words, with the candidate's line numbers, bounded."""
     artefact: str | None = None
     """File name of the artefact inside the output folder."""
@@ -300,6 +302,15 @@ class Agent(Protocol):
 
     def propose(self, brief: Brief) -> Answer:
         """Answer a brief; whatever goes wrong is a reason, never an exception."""
+        ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """An author that is told when nobody waits for its answer any more; it may take 2 s to end."""
+
+    def until(self, halt: Halt) -> Agent:
+        """Return the same author, whose answering ends when the word is given."""
         ...
 
 

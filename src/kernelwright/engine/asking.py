@@ -22,7 +22,7 @@ from kernelwright.core.recall import brief_of
 from kernelwright.core.search import nodes_of, rng_at
 from kernelwright.core.technique import Language, Technique, Wanted, architecture_of, chosen
 from kernelwright.core.tree import Node
-from kernelwright.engine.crew import spread
+from kernelwright.engine.crew import can_draft, spread
 from kernelwright.engine.diagnosing import diagnoses_of
 from kernelwright.engine.knowing import lessons_for, notes_for
 from kernelwright.engine.run import Run
@@ -57,10 +57,8 @@ def ask(run: Run, problem: Problem) -> bool:
 
 def _room(run: Run, problem: Problem) -> int:
     """Return how many expansions are asked for at once: one for every author, or drafts while there is no kernel."""
-    is_thinking = any(member.thinker for member in run.members)
-    if is_thinking and all(
-        node.candidate.origin is Origin.BASELINE for node in nodes_of(run.tree, problem.hash)
-    ):
+    nodes = nodes_of(run.tree, problem.hash)
+    if can_draft(run.members) and all(node.candidate.origin is Origin.BASELINE for node in nodes):
         return run.config.drafts
     return len(run.members) if len(run.members) > 1 else run.config.workers
 

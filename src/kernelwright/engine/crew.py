@@ -16,8 +16,7 @@ from kernelwright.core.errors import LlmNotRecorded, ReplayEnded
 from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Expansion, Memory
 from kernelwright.core.halt import Halt
-from kernelwright.core.ports import Agent
-from kernelwright.core.thinking import Thinker
+from kernelwright.core.ports import Agent, Stoppable
 from kernelwright.engine.run import Member
 
 T = TypeVar("T")
@@ -38,9 +37,9 @@ def crew_of(config: RunConfig) -> tuple[Member, ...]:
     return tuple(Member(place, name, agents[name]) for place, name in enumerate(places(config, names)))
 
 
-def has_llm(config: RunConfig) -> bool:
-    """Tell whether somebody is named who can begin with nothing but the reference."""
-    return any(name.partition(":")[0] == LLM for name in (config.author, *config.beside))
+def can_draft(crew: Iterable[Member]) -> bool:
+    """Tell whether somebody of a crew can begin with nothing but the reference, and can be told to stop."""
+    return any(isinstance(member.agent, Stoppable) for member in crew)
 
 
 def places(config: RunConfig, names: Sequence[str]) -> list[str]:
@@ -94,7 +93,7 @@ def together(acts: Sequence[Callable[[Halt], T]]) -> list[T]:
 
 def stoppable(member: Member, halt: Halt) -> Agent:
     """Return an author whose questions end when the word is given, if it can be told."""
-    return member.agent.until(halt) if isinstance(member.agent, Thinker) else member.agent
+    return member.agent.until(halt) if isinstance(member.agent, Stoppable) else member.agent
 
 
 def end_of_recording(exchanges: Iterable[Exchange]) -> None:

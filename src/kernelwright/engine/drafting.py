@@ -2,8 +2,8 @@
 
 1. All drafts are asked for at the same time, each with a seed of its own; what they are told is the reference.
 2. Each is journalled and judged as it comes.
-3. When one is certified, the others are told to stop: their connections are closed, and they are journalled as
-   cancelled. What has arrived and was not judged yet is cancelled too; what it cost is journalled.
+3. When one is certified, the others are told to stop: connections are closed, programs ended, and they are journalled
+   as cancelled. What has arrived and was not judged yet is cancelled too; what it cost is journalled.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from kernelwright.core.problem import Problem
 from kernelwright.core.search import nodes_of
 from kernelwright.core.verdict import Evaluation, Status
 from kernelwright.engine.answering import asked, exchanged, journalled, prepare
-from kernelwright.engine.crew import end_of_recording
+from kernelwright.engine.crew import can_draft, end_of_recording
 from kernelwright.engine.run import Run
 from kernelwright.engine.service import JudgeClient
 
@@ -33,7 +33,7 @@ Challenge = Callable[[Run, JudgeClient, Problem, Candidate], Evaluation]
 def is_drafting(run: Run, problem: Problem) -> bool:
     """Tell whether what is pending are drafts from nothing, asked of somebody who can be told to stop."""
     pending = run.tree.quests[problem.hash].pending
-    return any(not one.parents and run.members and run.member(one).thinker for one in pending)
+    return any(not one.parents and run.members and can_draft([run.member(one)]) for one in pending)
 
 
 def draft(run: Run, judge: JudgeClient, problem: Problem, challenge: Challenge) -> None:
