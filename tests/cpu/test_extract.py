@@ -22,9 +22,9 @@ from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.user_module import PREFIX, UserModule
 from kernelwright.model.capture import capture
 from kernelwright.model.extract import choose, chosen_sites, extract, extracted, values
-from kernelwright.model.extract import problems as model_problems
 from kernelwright.model.fusion import fusions, reach
 from kernelwright.model.graph import OP, loaded_text
+from kernelwright.model.listing import problems as model_problems
 from kernelwright.model.load import Loaded
 from kernelwright.ops._draw import torch_dtype
 from tests.cpu import model_zoo as zoo

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import kernelwright
 from kernelwright.cli.screen import ExitCode
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.frozen import digest
 from kernelwright.core.marked import outside
 from kernelwright.core.messages.function import FunctionSketched, SketchFunction
@@ -22,7 +24,7 @@ from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.own_baseline import own_baseline
 from kernelwright.engine.service import JudgeClient
 from kernelwright.engine.starting import ERROR_BUDGET
-from kernelwright.hardware.detect import cpu_device
+from kernelwright.hardware.detect import cpu_device, devices
 from kernelwright.judge.error_budget import MAX_FACTOR, RMS_FACTOR
 from kernelwright.model.function_process import answer
 from tests.cpu.test_judge_verb import REFERENCE
@@ -182,6 +184,35 @@ def test_a_frame_says_what_is_to_be_filled_in(home: Path) -> None:
     assert judged.returncode == ExitCode.OK, judged.stdout
 
 
+WITHOUT_A_GPU = {
+    "python": (("128,256", "256"), "", "--against baseline.py"),
+    "triton": (("32,64", "64"), "Triton's interpreter checks it, and nothing is timed", "--profile quick"),
+}
+
+
+@pytest.mark.skipif(any(one.kind is not DeviceKind.CPU for one in devices()), reason="there is a GPU")
+@pytest.mark.parametrize("backend", WITHOUT_A_GPU)
+def test_a_candidate_in_python_or_triton_passes_without_a_gpu(backend: str, home: Path) -> None:
+    (rows, cols), note, ending = WITHOUT_A_GPU[backend]
+    words = ("--input", rows, "--input", cols, "--into", f"plain_{backend}", "--backend", backend, "--json")
+    told = json.loads(verb("new", "mine.py:gated", *words, home=home).stdout)
+    assert (told["todo"], told["files"]) == ("", ["baseline.py", "candidate.py", "reference.py", "README.md"])
+    assert (note in told["note"], told["command"].endswith(ending)) == (True, True), told
+    readme = (home / told["folder"] / "README.md").read_text()
+    assert note in readme and told["command"] in readme
+    command = told["command"].partition(" --against")[0].removesuffix(" --profile quick")
+    began = time.monotonic()
+    judged = verb(*shlex.split(command)[1:], "--profile", "quick", home=home, cwd=home / told["folder"])
+    assert judged.returncode == ExitCode.OK, judged.stdout + judged.stderr
+    assert time.monotonic() - began < 60
+
+
+def test_what_the_interpreter_cannot_check_is_said(home: Path) -> None:
+    found = sketch(f"{home / 'mine.py'}:gated", "128,256", "256")
+    assert found.not_interpreted.startswith("65792 elements take Triton's interpreter too long")
+    assert not sketch(f"{home / 'mine.py'}:gated", "4,6", "6").not_interpreted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("backend", "status"), [("triton", "unsupported"), ("python", "crashed")])
 def test_a_frame_in_another_language_says_what_is_to_be_filled_in(
@@ -199,7 +230,9 @@ def test_a_frame_in_another_language_says_what_is_to_be_filled_in(
     )
     verdict = json.loads(judged.stdout)
     assert (judged.returncode, verdict["status"]) == (ExitCode.NEGATIVE, status)
-    assert told["todo"] == "fill in kernels that write out0: 8x16 fp32 from x: 8x16 fp32"
+    why = {"triton": "no plain kernel is known", "python": "no plain loops are known"}[backend]
+    what = "fill in kernels that write out0: 8x16 fp32 from x: 8x16 fp32"
+    assert told["todo"] == f"{why} for aten.cumsum: {what}"
     assert told["todo"] in verdict["stages"][-1]["reason"]
 
 

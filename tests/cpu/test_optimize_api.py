@@ -181,6 +181,35 @@ def test_a_gpu_that_is_not_here_gives_floors_and_compiles_for_a_class_of_the_scr
     ]
 
 
+FUSED = """
+import torch
+import kernelwright
+
+class Net(torch.nn.Module):
+    def forward(self, x, y):
+        return torch.tanh(x) * 2 + torch.sigmoid(x), y.abs() ** 1.7 - y
+
+if __name__ == '__main__':
+    given = (torch.randn(64, 256), torch.randn(32, 128))
+    found = kernelwright.optimize(Net(), given, target_gpu="a10", backend="triton", home="home")
+    for one in sorted(found.kernels, key=lambda one: one.case):
+        print(one.case, one.compiles, f"{one.floor_us:.4f}", one.reason)
+"""
+
+
+def test_a_gpu_that_is_not_here_gives_floors_and_compiles_for_captured_regions_too(tmp_path: Path) -> None:
+    done = run_script(tmp_path, FUSED)
+    assert done.returncode == 0, done.stderr
+    bytes_us = 1e6 / gpu_named("a10").bandwidth
+    first, second = done.stdout.splitlines()
+    assert (
+        first
+        == f"graph 32x128 fp32 {{}} {2 * 4096 * 4 * bytes_us:.4f} not written: no plain kernel for "
+        + ("std::pow, in Triton")
+    )
+    assert second == f"graph 64x256 fp32 {{'triton': True}} {2 * 16384 * 4 * bytes_us:.4f} triton: 1 kernel"
+
+
 def test_a_script_without_a_main_guard_is_told_so_and_does_not_run_itself(tmp_path: Path) -> None:
     done = run_script(tmp_path, f"{SCRIPT}\noptimise()\n")
     assert done.returncode == 1

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from kernelwright.backends import cpp, cuda, triton
 from kernelwright.codegen import plain_cpp, plain_cuda, plain_triton
@@ -29,6 +30,7 @@ from kernelwright.core.verdict import Status
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.model.capture import capture
 from kernelwright.model.graph import DTYPES
+from kernelwright.ops._match import packet
 
 Function = Callable[..., Any]
 
@@ -335,6 +337,7 @@ def test_plain_triton_kernels_give_the_functions_answer() -> None:
             assert NOT_IN_TRITON[name] in one["not_plain"], name
         else:
             assert one["refused"] is None and one["units"] <= 8, (name, one)
+            assert one["python_refused"] is None and one["python_units"] == one["units"], (name, one)
 
 
 @pytest.mark.skipif(not triton.available().usable, reason="needs Triton")
@@ -392,3 +395,21 @@ def test_every_type_of_a_case_has_a_cpp_type() -> None:
     from kernelwright.codegen.lowering import TYPES
 
     assert set(TYPES) == {kind.value for kind in DType} - {"fp64"}
+
+
+def test_a_users_operator_that_is_called_like_one_of_atens_is_not_written_as_it() -> None:
+    library = torch.library.Library("kernelwright_test_plain", "DEF")
+    for name in ("mul", "getitem"):
+        library.define(f"{name}(Tensor a, Tensor b) -> Tensor")
+        library.impl(name, lambda a, b: a * b + 1000, "CompositeExplicitAutograd")
+    ports = [Port("a", (4, 4), "fp32"), Port("b", (4, 4), "fp32")], [Port("out0", (4, 4), "fp32")], [0, 1]
+    given = (torch.rand(4, 4), torch.rand(4, 4))
+    own = torch.ops.kernelwright_test_plain
+    for called in (lambda a, b: [own.mul(a, b)], lambda a, b: [own.getitem(a, b)]):
+        graph = make_fx(called)(*given)
+        (node,) = [one for one in graph.graph.nodes if one.op == "call_function"]
+        assert packet(node) == ""
+        for language in (plain_cpp, plain_cuda, plain_triton):
+            with pytest.raises(NotPlain, match="kernelwright_test_plain"):
+                language.written(graph, *ports)
+    assert "a[" in plain_cpp.written(make_fx(lambda a, b: [torch.mul(a, b)])(*given), *ports)

@@ -10,7 +10,7 @@ from kernelwright.codegen.plain_cpp import template
 from kernelwright.codegen.rows import Store, grouped, pieces
 from kernelwright.codegen.sums import Lowering
 from kernelwright.codegen.text import called, index_text
-from kernelwright.codegen.values import Kind, Read, Stage, Value, buffer, dense, flat, loop_indices
+from kernelwright.codegen.values import Kind, NotPlain, Read, Stage, Value, buffer, dense, flat, loop_indices
 from kernelwright.core.plan_language import first_values
 
 ROW, J = variable("row", 24), variable("j", 10)
@@ -129,6 +129,16 @@ def test_halves_put_together_are_two_loops_without_a_question() -> None:
     turned = ops.apply("cat", [[ops.apply("neg", [high], {}), low], 1], {})
     (group,) = grouped(finished(ops, turned), ["out"])
     assert (group.rows, pieces(group.loops[0].steps)) == (64, [(0, 8), (8, 16)])
+
+
+def test_many_tiny_products_are_plain_loops_and_large_ones_are_left_to_a_library() -> None:
+    lowering = Lowering(most_products=1 << 16)
+    many = lowering._bmm(value("a", 4096, 6, 6), value("b", 4096, 6, 6))
+    assert many.shape == (4096, 6, 6)
+    with pytest.raises(NotPlain, match="a product of 16x16 and 16x16"):
+        lowering._bmm(value("a", 64, 16, 16), value("b", 64, 16, 16))
+    with pytest.raises(NotPlain, match="a product of 8x8 and 8x8"):
+        lowering._bmm(value("a", 1 << 17, 8, 8), value("b", 1 << 17, 8, 8))
 
 
 def test_the_same_sum_is_made_once() -> None:

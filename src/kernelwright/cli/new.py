@@ -18,6 +18,8 @@ class NewAnswer(Answer):
     """The files in it."""
     command: str
     """The command that judges the candidate, in the folder; empty if regions were put back."""
+    note: str
+    """What judging it on this machine cannot do; empty if it can do everything."""
     todo: str
     """What is to be filled in before the candidate can pass; empty if it is complete."""
     regions: list[str]
@@ -77,6 +79,7 @@ def new(
         folder=str(started.folder),
         files=list(started.files),
         command=started.command,
+        note=started.note,
         todo=started.todo,
         regions=list(started.regions),
     )
@@ -103,7 +106,7 @@ def _put_back(source: Path | None, back: Path, as_json: bool) -> int:
             "--back", "where to is not said", "Give --from FILE, the file the candidate came from."
         )
     changed = put_into(source, back)
-    answer = NewAnswer(folder=str(source), files=[str(source)], command="", todo="", regions=[])
+    answer = NewAnswer(folder=str(source), files=[str(source)], command="", note="", todo="", regions=[])
     if as_json:
         print_json(answer)
     else:
@@ -113,10 +116,14 @@ def _put_back(source: Path | None, back: Path, as_json: bool) -> int:
 
 
 def _print(answer: NewAnswer) -> None:
+    import shlex
+
     console = out()
     console.print(f"{answer.folder}: {', '.join(answer.files)}", markup=False)
     if answer.todo:
         console.print(f"to be filled in: {answer.todo}", markup=False)
+    if answer.note:
+        console.print(answer.note, markup=False)
     if answer.regions:
         console.print(f"only these regions may change: {', '.join(answer.regions)}", markup=False)
-    console.print(f"cd {answer.folder} && {answer.command}", markup=False, soft_wrap=True)
+    console.print(f"cd {shlex.quote(answer.folder)} && {answer.command}", markup=False, soft_wrap=True)

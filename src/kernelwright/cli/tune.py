@@ -153,4 +153,4 @@ def _print(answer: TuneAnswer) -> None:
     known = " (known before, nothing was searched)" if answer.known else ""
     word = "served by certified kernels" if answer.served else "the original stays"
     console.print(f"{word}: {answer.reason}{known}", markup=False)
-    console.print(f"[dim]{answer.folder}[/]", soft_wrap=True)
+    console.print(answer.folder, style="dim", soft_wrap=True)

@@ -1,5 +1,6 @@
 """A captured graph as stages of plain loops, in C++: what the writers of every language of that family share."""
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,9 +73,11 @@ def _lowered(node: Any, lowering: Lowering, known: dict[Any, Any]) -> Any:
         return known[value] if hasattr(value, "users") else value
 
     args, named = [given(one) for one in node.args], {key: given(one) for key, one in node.kwargs.items()}
-    if getattr(node.target, "__name__", "") == "getitem":
+    if node.target is operator.getitem:
         return args[0][args[1]]
-    name = str(node.target).split(".")[1]
+    space, name, *_ = *str(node.target).split("."), ""
+    if space != "aten":  # a user's own operator may be called like one of ATen's
+        raise NotPlain(str(node.target))
     if name in ("split", "split_with_sizes"):
         return _split(lowering.stages.stored(args[0]), args[1], args[2] if len(args) > 2 else 0)
     if name in ("_to_copy", "to"):

@@ -75,6 +75,8 @@ class Extracted(Frozen):
     """For op `graph` plain kernels of it, by language; they stay outside the file."""
     not_plain: str = ""
     """Why a language is missing there."""
+    flops: int = 0
+    """For op `graph` what its operations compute at one place, where that was asked for; outside the file too."""
 
     @property
     def name(self) -> str:
@@ -98,7 +100,7 @@ class Extracted(Frozen):
 def written(one: Extracted) -> str:
     """Return the file of a problem."""
     title = f'"""{one.name}: {one.count} times in the model; {one.where or "made by the framework"}."""\n\n'
-    told = one.model_dump_json(exclude={"source", "kernels", "not_plain"})
+    told = one.model_dump_json(exclude={"source", "kernels", "not_plain", "flops"})
     return f"{title}{one.source}\n\n{MARK}\n{told}\n'''\n{MAIN}"
 
 

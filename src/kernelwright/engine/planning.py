@@ -2,7 +2,8 @@
 
 1. The GPU is a row of the table of peaks; nothing of it is measured, so nothing here is a time.
 2. The model is captured where it is: its problems are the same everywhere, cases and all.
-3. Every seed's plan is made for the GPU, and its kernels are compiled for its architecture in the builder's sandbox.
+3. The plan of every seed, and of every kernel written from a captured region, is made for the GPU, and its kernels are
+   compiled for its architecture in the builder's sandbox.
 """
 
 import re
@@ -21,10 +22,12 @@ from kernelwright.core.messages.model import ExtractModel, ModelExtracted
 from kernelwright.core.plan import kernel_unit
 from kernelwright.core.plan_language import PlanFault, parse_plan, run_plan
 from kernelwright.core.problem import Problem
+from kernelwright.core.region import Extracted
 from kernelwright.core.roofline import Work, floor_us
 from kernelwright.core.verdict import Status
 from kernelwright.engine.offering import LANGUAGES
-from kernelwright.engine.seeds import seed
+from kernelwright.engine.own_baseline import PREFIX
+from kernelwright.engine.seeds import seed, written_seeds
 from kernelwright.engine.service import Child, Show, ask_model
 from kernelwright.hardware.detect import usable_cores
 from kernelwright.hardware.peaks import Peak, peak, table
@@ -51,6 +54,14 @@ class Planned:
     floor_us: float
     """Least time of one run of it by the data sheet, nothing fixed added."""
     seeds: tuple[Compiled, ...]
+
+    @property
+    def words(self) -> str:
+        """Return what was found, language by language, and why one has nothing."""
+        told = [f"{one.backend}: {one.words}" for one in self.seeds]
+        if self.problem.captured and self.problem.captured.not_plain:
+            told.append(f"not written: no plain kernel for {self.problem.captured.not_plain}")
+        return "; ".join(told) or "no seed for it"
 
 
 def gpu_named(name: str, rows: Sequence[Peak] | None = None) -> Peak:
@@ -100,17 +111,22 @@ def plan(config: RunConfig, row: Peak, show: Show) -> list[Planned]:
     assert config.model is not None
     threads = config.threads or usable_cores()
     show(f"capturing {config.model}")
-    found = ask_model(ExtractModel(spec=config.model, options=config.model_options(), threads=threads), show)
+    request = ExtractModel(
+        spec=config.model, options=config.model_options(), threads=threads, target=DeviceKind.CUDA.value
+    )  # fmt: skip
+    found = ask_model(request, show)
     if not isinstance(found, ModelExtracted):
         raise ServiceDied("model", f"answered {type(found).__name__} to ExtractModel")
     device, ceilings = device_of(row), sheet_ceilings(row)
     counts: dict[str, tuple[Problem, Work, int]] = {}
     for one in found.problems:
-        if one.chosen and seed(one.op, "eager", Origin.BASELINE) is not None:
-            problem = Problem(op=one.op, cases=(one.case,), device=device, count=one.chosen)
+        if one.chosen and (one.captured or seed(one.op, "eager", Origin.BASELINE)):
+            problem = _problem(one, device)
             before = counts.get(problem.hash, (problem, None, 0))[2]
             problem = problem.model_copy(update={"count": before + one.chosen})
-            work = plugins.load("ops", one.op).work(one.case)
+            work: Work = plugins.load("ops", one.op).work(one.case)
+            if one.captured:  # the op itself knows the bytes only
+                work = work.model_copy(update={"flops": one.flops})
             counts[problem.hash] = (problem, work, before + one.chosen)
     floors = [(problem, floor_us(work, ceilings), count) for problem, work, count in counts.values()]
     floors.sort(key=lambda one: -one[1] * one[2])
@@ -120,10 +136,26 @@ def plan(config: RunConfig, row: Peak, show: Show) -> list[Planned]:
     ]
 
 
+def _problem(one: Extracted, device: Device) -> Problem:
+    """Return a problem of the model on a device; that of a captured region is named by its text."""
+    reference = (
+        f"{PREFIX}{one.captured.reference_hash}.py#{one.captured.reference_hash}" if one.captured else None
+    )
+    return Problem(
+        op=one.op,
+        cases=(one.case,),
+        device=device,
+        reference=reference,
+        captured=one.captured,
+        count=one.chosen,
+    )
+
+
 def _seeds(config: RunConfig, problem: Problem, threads: int, show: Show) -> list[Compiled]:
     names = LANGUAGES[problem.device.kind] if config.backend == "auto" else (config.backend,)
     found = [seed(problem.op, name, Origin.AUTHOR) for name in names]
-    return [compiled(one, problem, threads, show) for one in found if one is not None]
+    kernels = [*(one for one in found if one is not None), *written_seeds(problem, names)]
+    return [compiled(one, problem, threads, show) for one in kernels]
 
 
 def compiled(candidate: Candidate, problem: Problem, threads: int, show: Show) -> Compiled:

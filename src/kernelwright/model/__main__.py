@@ -31,8 +31,8 @@ def main() -> None:
 def _answer(request: ProfileModel | ExtractModel | VerifyModel, show: Callable[[str], None]) -> BaseModel:
     import torch
 
-    from kernelwright.model.extract import problems
     from kernelwright.model.fit import check
+    from kernelwright.model.listing import problems
     from kernelwright.model.load import load
     from kernelwright.model.memory import is_out_of_memory
 
@@ -42,7 +42,7 @@ def _answer(request: ProfileModel | ExtractModel | VerifyModel, show: Callable[[
         if not isinstance(request, VerifyModel) or request.folder:  # a run has had it checked by its profile
             check(loaded)
         if isinstance(request, ExtractModel):
-            return problems(loaded)
+            return problems(loaded, request.target)
         if request.cache_folder is not None:
             # Inductor looks here when it first compiles; what one process compiled the next one loads.
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = request.cache_folder

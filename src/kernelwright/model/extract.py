@@ -8,7 +8,6 @@
    `choose` picks a disjoint set.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,10 +20,9 @@ from torch.fx import Interpreter, Node
 from kernelwright.core import plugins
 from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.case import Case, TensorSpec
-from kernelwright.core.messages.model import GraphBreak, ModelExtracted
 from kernelwright.core.ports import Match, View
 from kernelwright.core.region import Extracted, MadeInput
-from kernelwright.model.capture import Capture, Captured, capture, mutated, placeholders
+from kernelwright.model.capture import Capture, Captured, mutated, placeholders
 from kernelwright.model.fusion import fusions, gain
 from kernelwright.model.graph import (
     OP,
@@ -40,7 +38,6 @@ from kernelwright.model.graph import (
     spec_of,
     tensor_of,
 )
-from kernelwright.model.load import Loaded
 from kernelwright.model.plain import captured_region
 
 AGREES = 1e-8
@@ -83,6 +80,8 @@ class Found:
     """Pairs of the region's inputs that share memory."""
     rejected: str = ""
     """The op it looked like but is not."""
+    target: str = ""
+    """The kind of device its plain kernels are written for; empty for the one it was captured on."""
 
     @property
     def where(self) -> str:
@@ -92,7 +91,9 @@ class Found:
     @cached_property
     def captured(self) -> CapturedRegion | None:
         """Return the text of a fusion with plain kernels of it; None for a known op."""
-        return captured_region(self.sites[0].region, self.case, self.source) if self.op == OP else None
+        if self.op != OP:
+            return None
+        return captured_region(self.sites[0].region, self.case, self.source, self.target)
 
     @property
     def ease(self) -> int:
@@ -348,23 +349,6 @@ def chosen_sites(found: Sequence[Found], gains: Mapping[int, float] | None = Non
     first = max((one.gain for one in found), default=0) + 1.0
     worth = [(site.nodes, found[place].gain + found[place].ease * first) for place, site in every]
     return [every[i] for i in choose(worth)]
-
-
-def problems(loaded: Loaded) -> ModelExtracted:
-    """Return all problems of a model, over every way it is called."""
-    captured = Capture()
-    with torch.inference_mode():
-        for one in loaded.sets:
-            given = one.make(0)
-            captured.graphs += capture(loaded.module, given.args, given.kwargs).graphs
-        found = extract(captured)
-    chosen = Counter(place for place, _ in chosen_sites(found))
-    return ModelExtracted(
-        problems=tuple(extracted(one, chosen[place]) for place, one in enumerate(found)),
-        nodes=sum(node.op == "call_function" for one in captured.graphs for node in one.graph.graph.nodes),
-        graphs=len(captured.graphs),
-        breaks=tuple(GraphBreak(reason=one.reason, where=one.where) for one in captured.breaks),
-    )
 
 
 def extracted(one: Found, chosen: int) -> Extracted:

@@ -43,11 +43,14 @@ def graph_of(region: Region) -> GraphModule:
     return GraphModule(torch.nn.Module(), graph)
 
 
-def captured_region(region: Region, case: Case, source: str) -> CapturedRegion:
-    """Return a region's text with kernels for the device it was captured on; `case` is its own, of op `graph`."""
+def captured_region(region: Region, case: Case, source: str, target: str = "") -> CapturedRegion:
+    """Return a region's text with kernels for a kind of device, the one it was captured on unless another is named.
+
+    `case` is its own, of op `graph`.
+    """
     inputs = [_port(f"x{place}", spec) for place, spec in enumerate(case.inputs)]
     outputs = [_port(spec.name, spec) for spec in case.outputs]
-    device = str(next(tensor_of(node) for node in region.inputs).device.type)
+    device = target or str(next(tensor_of(node) for node in region.inputs).device.type)
     kernels, reasons, graph = dict[str, str](), dict[str, str](), graph_of(region)
     for language, writers in WRITERS.get(device, {}).items():
         for write in writers:

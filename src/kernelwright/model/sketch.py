@@ -2,18 +2,19 @@
 
 import inspect
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kernelwright.codegen import plain_cpp, plain_cuda, plain_triton
+from kernelwright.codegen import plain_cpp, plain_cuda, plain_triton, python_file
 from kernelwright.codegen.lowering import Port
 from kernelwright.codegen.values import NotPlain
-from kernelwright.core.case import DType
+from kernelwright.core import plugins
+from kernelwright.core.case import Case, Compute, DType, TensorSpec
 from kernelwright.core.errors import ModelNotLoadable
-from kernelwright.core.messages.function import FunctionSketched, SketchFunction
+from kernelwright.core.messages.function import PYTHON_ON_GPU, FunctionSketched, SketchFunction
+from kernelwright.core.modules import OP
 from kernelwright.core.tuned import Argument, ArgumentKind, CallFile, FunctionCall
 from kernelwright.model.call import drawn, filled, tensors_of
 from kernelwright.model.capture import Captured, placeholders
@@ -51,19 +52,16 @@ def sketch(request: SketchFunction) -> FunctionSketched:
     ]
     graph = _graph(module)
     reference, note = _reference(module, file.call, names, graph)
-    source, left = _cpp(graph, inputs, made)
-    sources = {"cpp": source}
-    if graph.captured is not None:
-        for name, writer in (("cuda", plain_cuda), ("triton", plain_triton)):
-            with suppress(NotPlain):
-                sources[name] = writer.written(graph.captured.graph, inputs, made, graph.order)
+    case = _case(inputs, made)
+    sources, notes = _sources(graph, inputs, made, case)
     return FunctionSketched(
         reference=reference,
         reference_note=note,
         inputs=tuple(_words(port) for port in inputs),
         outputs=tuple(_words(port) for port in made),
         sources=sources,
-        notes={"cpp": left} if left else {},
+        notes=notes,
+        not_interpreted=plugins.load("backends", "triton").interpretable(case) or "",
     )
 
 
@@ -114,17 +112,61 @@ def _graph(module: FunctionModule) -> Graph:
         return Graph(None, problem=str(reason))
 
 
+def _case(inputs: list[Port], outputs: list[Port]) -> Case:
+    """Return the call as a launch plan sees it."""
+    given, made = (
+        tuple(TensorSpec(name=name, shape=port.shape, dtype=DType(port.dtype)) for name, port in group)
+        for group in (
+            [(f"input:{place}", port) for place, port in enumerate(inputs)],
+            [(port.name, port) for port in outputs],
+        )
+    )
+    return Case(
+        op=OP, axes={}, dtype=made[0].dtype, compute=Compute.STRICT_FP32, inputs=given, outputs=made
+    )  # fmt: skip
+
+
+def _sources(
+    graph: Graph, inputs: list[Port], outputs: list[Port], case: Case
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return a function's kernel in every language that has one, and by language why there is none."""
+    source, problem = _cpp(graph, inputs, outputs)
+    sources, notes = {"cpp": source}, {"cpp": f"{problem}: {_todo(outputs)}"} if problem else {}
+    for name, writer in (("cuda", plain_cuda), ("triton", plain_triton)):
+        if graph.captured is None:
+            notes[name] = graph.problem
+            continue
+        try:
+            sources[name] = writer.written(graph.captured.graph, inputs, outputs, graph.order)
+        except NotPlain as reason:
+            notes[name] = f"no plain kernel is known for {reason}"
+    if problem:
+        notes["python"] = problem
+    else:
+        sources["python"] = python_file.around_cpp(source, inputs, outputs)
+    if "triton" in sources:
+        device = plugins.load("backends", "triton").INTERPRETED_AS
+        sources[PYTHON_ON_GPU] = python_file.around_triton(sources["triton"], case, device, inputs, outputs)
+    else:
+        notes[PYTHON_ON_GPU] = notes["triton"]
+    return sources, notes
+
+
 def _cpp(graph: Graph, inputs: list[Port], outputs: list[Port]) -> tuple[str, str]:
-    """Return a C++ candidate, and what is left to be written in it."""
+    """Return a C++ candidate, and why it is a frame, if it is one."""
     problem = graph.problem
     if graph.captured is not None:
         try:
             return plain_cpp.written(graph.captured.graph, inputs, outputs, graph.order), ""
         except NotPlain as reason:
             problem = f"no plain loops are known for {reason}"
-    todo = f"write the loops that fill {', '.join(port.name for port in outputs)}, then remove this line"
     words = problem.replace("\\", "/").replace('"', "'")
-    return plain_cpp.template(inputs, outputs, f'#error "{words}: {todo}"'), f"{problem}: {todo}"
+    return plain_cpp.template(inputs, outputs, f'#error "{words}: {_todo(outputs)}"'), problem
+
+
+def _todo(outputs: list[Port]) -> str:
+    """Return what is left to be written in a C++ frame."""
+    return f"write the loops that fill {', '.join(port.name for port in outputs)}, then remove this line"
 
 
 def _reference(module: FunctionModule, call: FunctionCall, names: list[str], graph: Graph) -> tuple[str, str]:

@@ -12,6 +12,9 @@ from kernelwright.core.messages.progress import Fault, Progress
 from kernelwright.core.model_spec import InputSpec
 from kernelwright.core.tuned import FunctionCall, Program
 
+PYTHON_ON_GPU = "python on a GPU"
+"""The kernel of a Python file where there is a GPU: Triton instead of C++."""
+
 
 class DescribeCall(Frozen):
     """Ask what a function and one way of calling it are; it is called once."""
@@ -74,9 +77,11 @@ class FunctionSketched(Frozen):
     """Per argument of a kernel its name, shape and type, in words."""
     outputs: tuple[str, ...]
     sources: dict[str, str]
-    """Source by language."""
+    """Source by language; `python` computes in C++, `python on a GPU` in Triton."""
     notes: dict[str, str] = Field(default_factory=dict)
     """By language, why the source is to be filled in by hand; complete ones have none."""
+    not_interpreted: str = ""
+    """Why Triton's interpreter cannot be asked about these tensors; empty if it can."""
 
 
 FunctionRequest = Annotated[DescribeCall | WriteProgram | SketchFunction, Field(discriminator="type")]

@@ -47,6 +47,8 @@ class ExtractModel(Frozen):
     options: ModelOptions = ModelOptions()
     """Inputs, element type, device and mode."""
     threads: int = Field(ge=1)
+    target: Literal["", "cuda"] = ""
+    """The kind of device that kernels of captured regions are written for; empty for the one the model is on."""
 
 
 class GraphBreak(Frozen):
