@@ -214,7 +214,7 @@ class Trial:
 
     def dropped_in(self) -> dict[str, object]:
         """Return what comes of calling the kernel as a drop-in module."""
-        certificate = Certificate(judge_version=JUDGE_VERSION, profile=Profile.QUICK, status=Status.ACCEPTED)
+        certificate = Certificate(judge_version=JUDGE_VERSION, profile=Profile.SHIP, status=Status.ACCEPTED)
         drop_in.write(self.home / FOLDER, [self.winner], {self.winner.candidate_hash: certificate})
         sys.path.insert(0, str(self.home))
         module = importlib.import_module(f"{FOLDER}.{self.winner.case.op}")

@@ -11,7 +11,7 @@ from kernelwright.core.problem import Problem
 from kernelwright.core.region import Extracted
 from kernelwright.engine.regions import reference_of, write_regions
 from kernelwright.hardware.detect import cpu_device
-from kernelwright.model.extract import problems
+from kernelwright.model.listing import problems
 from kernelwright.model.load import loaded_from
 
 
@@ -64,7 +64,7 @@ def problem_of(one: Extracted, folder: Path, device: Device | None = None) -> Pr
         reference=reference_of(one.captured, folder),
         captured=one.captured,
     )
-    write_regions([made])
+    write_regions([made], folder)
     return made
 
 

@@ -95,7 +95,7 @@ def test_a_run_begins_a_fusion_with_the_kernel_written_from_it(tmp_path: Path) -
         journal.append([started, told, ProblemFound(problem=problem)])
     # A later sitting knows the journal alone: it makes the region's file and finds the seed.
     kept = Journal.open(folder).tree().problems[problem.hash]
-    write_regions([kept])
+    write_regions([kept], regions_folder(home))
     assert kept.captured is not None and kept.reference == reference_of(kept.captured, regions_folder(home))
     assert Path(kept.reference.removeprefix("file:").split("#")[0]).read_text() == kept.captured.source
     seeds = Seeds(("cpp",), 2)

@@ -13,6 +13,7 @@ from kernelwright.core.errors import BadInput, BlobMissing, NotFound
 from kernelwright.core.frozen import digest
 from kernelwright.core.manifest import FOLDER, FORMAT, Manifest, parse
 from kernelwright.core.messages.model import Winner
+from kernelwright.core.verdict import Profile, Status
 from kernelwright.model.apply import winners_of
 from kernelwright.model.launching import open_winner
 from kernelwright.report import drop_in
@@ -124,6 +125,28 @@ def test_another_processor_is_refused(kernels: Path, tmp_path: Path) -> None:
     assert "certified on Z80" in done.stderr.splitlines()[-1]
 
 
+def test_a_kernel_that_was_not_accepted_under_ship_is_not_loaded(kernels: Path, tmp_path: Path) -> None:
+    folder = copied(kernels, tmp_path)
+    manifest = folder / FOLDER / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"profile": "ship"', '"profile": "quick"'))
+    done = said(folder, "rmsnorm.call(torch.randn(40, 64), torch.rand(64))")
+    assert done.returncode == 1
+    assert "is accepted under quick, not accepted under ship" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"status": Status.WRONG}, {"profile": Profile.KEEP}], ids=["wrong", "not audited"]
+)
+def test_a_winner_without_a_full_certificate_is_not_written(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    one = cpp_winner(problem_of(Normed(), torch.randn(8, 64)).case, tmp_path / "built")
+    certificate = CERTIFICATE.model_copy(update=changes)
+    with pytest.raises(BadInput, match="not accepted under ship"):
+        drop_in.write(tmp_path / FOLDER, (one,), {one.candidate_hash: certificate})
+    assert not (tmp_path / FOLDER).exists()
+
+
 def test_the_manifest_says_everything_and_comes_back_whole(kernels: Path) -> None:
     manifest = read_manifest(kernels / FOLDER)
     assert [entry.case.axes["rows"] for entry in manifest.entries] == [16, 40]
@@ -134,6 +157,9 @@ def test_the_manifest_says_everything_and_comes_back_whole(kernels: Path) -> Non
         for file in (entry.library, entry.source):
             assert digest((kernels / FOLDER / file.name).read_bytes()) == file.hash
     assert parse(manifest.model_dump_json(), "here") == manifest
+    listed = {file.name for file in manifest.files} | {"manifest.json"}
+    found = [path for path in (kernels / FOLDER).rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.relative_to(kernels / FOLDER).as_posix() for path in found} == listed
     text = (kernels / FOLDER / "rmsnorm.py").read_text()
     assert "1.50 times as fast as torch eager (1.40 to 1.60)" in text
 
@@ -150,6 +176,23 @@ BROKEN = {
         "no plain file name",
     ),
     "a key nobody knows": (lambda told: json.dumps(told | {"more": 1}), "more"),
+    "an older form": (
+        lambda told: json.dumps({name: told[name] for name in told if name != "modules"} | {"format": 1}),
+        "it has format 1, which leaves out the modules beside it. Remove the folder and write it again: "
+        "`kernelwright apply RUN`",
+    ),
+    "no modules": (
+        lambda told: json.dumps({name: told[name] for name in told if name != "modules"}),
+        "modules: Field required",
+    ),
+    "a kernel that is wrong": (
+        lambda told: json.dumps(told).replace('"status": "accepted"', '"status": "wrong"'),
+        "its certificate says wrong under ship, not accepted under ship",
+    ),
+    "a kernel nobody audited": (
+        lambda told: json.dumps(told).replace('"profile": "ship"', '"profile": "keep"'),
+        "its certificate says accepted under keep, not accepted under ship",
+    ),
 }
 
 

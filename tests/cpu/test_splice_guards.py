@@ -1,5 +1,6 @@
 """A spliced kernel runs only where everything it was certified on holds; each refusal has a name and is counted."""
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from kernelwright.backends import cpp
-from kernelwright.backends._bare_launch import NativeKernel
+from kernelwright.backends._bare_launch import KernelRefused, NativeKernel, library_of
 from kernelwright.core.errors import BlobMissing, DeviceMissing
+from kernelwright.core.frozen import digest
+from kernelwright.core.messages.model import Winner
 from kernelwright.model.launching import open_winner
 from kernelwright.model.operators import as_operator
 from kernelwright.model.splice import Splicer, Tally, compiled_with
@@ -43,7 +46,7 @@ def spliced(built: Path) -> Spliced:
     one = problem_of(model, torch.randn(8, 64))
     site = one.sites[0]
     assert site.match is not None
-    kernel = NativeKernel(str(built), one.case.model_dump(mode="json"))
+    kernel = NativeKernel(built.read_bytes(), one.case.model_dump(mode="json"))
     return SplicedKernel(one.case, kernel, (site.region, site.match), tally), model, tally
 
 
@@ -127,7 +130,7 @@ def test_two_alike_with_counts_of_their_own_have_two_keys(spliced: Spliced, buil
     assert site.match is not None
     twin = SplicedKernel(
         one.case,
-        NativeKernel(str(built), one.case.model_dump(mode="json")),
+        NativeKernel(built.read_bytes(), one.case.model_dump(mode="json")),
         (site.region, site.match),
         others,
     )
@@ -159,9 +162,54 @@ def test_threads_do_not_write_into_each_others_calls(spliced: Spliced) -> None:
     assert (wrong, tally.fallbacks) == ([], 0)
 
 
+def test_a_library_that_is_exchanged_after_it_was_checked_is_not_the_one_that_is_loaded(
+    built: Path, tmp_path: Path
+) -> None:
+    """A pipe gives the certified content to whoever reads first, and another file lies there once it is read."""
+    one = problem_of(torch.nn.RMSNorm(64, eps=1e-6), torch.randn(8, 64))
+    content, pipe = built.read_bytes(), tmp_path / "kernel.so"
+    os.mkfifo(pipe)
+
+    def serve() -> None:
+        (tmp_path / "other").write_bytes(b"exchanged")
+        with pipe.open("wb") as stream:
+            stream.write(content)
+            (tmp_path / "other").replace(pipe)
+
+    threading.Thread(target=serve, daemon=True).start()
+    whose = {"problem_hash": "p", "candidate_hash": "c", "backend": "cpp", "case": one.case}
+    winner = Winner.model_validate(whose | {"artefact": str(pipe), "artefact_hash": digest(content)})
+    kernel = open_winner(winner)
+    assert pipe.read_bytes() == b"exchanged"
+    x, weight, out = torch.randn(8, 64), torch.ones(64), torch.empty(8, 64)
+    assert kernel(x.data_ptr(), weight.data_ptr(), out.data_ptr()) == 0
+    torch.testing.assert_close(out, F.rms_norm(x, (64,), weight, 1e-6))
+
+
+@pytest.mark.parametrize("memory", [True, False], ids=["in memory", "in a file of its own"])
+def test_libraries_loaded_one_after_the_other_are_told_apart_by_their_content(
+    memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not memory:
+        monkeypatch.delattr(os, "memfd_create")
+    contents = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        source = f'extern "C" int kernel_fn() {{ static int calls; return {number}0 + calls++; }}'
+        assert cpp.build(source, {}, folder).artefact == "kernel.so"
+        contents.append((folder / "kernel.so").read_bytes())
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    first, second = (library_of(content) for content in contents)
+    assert (first.kernel_fn(), second.kernel_fn(), first.kernel_fn()) == (10, 20, 11)
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    with pytest.raises(KernelRefused, match="mine cannot be loaded"):
+        NativeKernel(b"no library", {}, "mine")
+
+
 def test_the_c_struct_is_the_same_as_the_judges(built: Path) -> None:
     one = problem_of(Normed(), torch.randn(8, 64))
-    structs, _ = NativeKernel(str(built), one.case.model_dump(mode="json"))._laid_out()
+    structs, _ = NativeKernel(built.read_bytes(), one.case.model_dump(mode="json"))._laid_out()
     specs = (*one.case.inputs, *one.case.outputs)
     assert [bytes(struct) for struct in structs] == [bytes(cpp.tensor_struct(spec, 0)) for spec in specs]
 

@@ -51,7 +51,8 @@ def test_the_brief_has_the_contract_the_source_and_the_way_to_submit(place: Path
     assert page.startswith(f"# {LABEL}\n")
     assert SEED.read_text().rstrip() in page
     assert 'extern "C" int kernel_fn' in page
-    assert f"kernelwright submit FILE.cpp --run {run_folder(place).name} --problem 1" in page
+    command = f"kernelwright submit FILE.cpp --run {run_folder(place).name} --problem 1"
+    assert f"{command} --note 'what is tried' --wait --home {place / 'home'}\n" in page
     told = Brief.model_validate_json(cli(place, "brief", "last", "--json").stdout)
     assert [case.label for case in told.problem.cases] == [LABEL]
     assert [parent.source for parent in told.parents] == [SEED.read_text()]
@@ -63,7 +64,8 @@ def test_a_submission_to_a_finished_run_is_judged_by_resume_while_its_author_wai
     plain = cli(place, *words)
     run = run_folder(place)
     assert (plain.returncode, plain.stdout.count("\n")) == (ExitCode.OK, 1)
-    assert f"the run has ended: `kernelwright resume {run.name}` judges it" in plain.stdout
+    hint = f"`kernelwright resume {run.name} --home {place / 'home'}`"
+    assert f"the run has ended: {hint} judges it" in plain.stdout
     before = list(Journal.open(run).events())
     waiting = subprocess.Popen(
         command(place, *words, "--wait", "--json"),
@@ -140,7 +142,10 @@ def test_a_winner_that_is_not_proven_again_is_told_beside_what_was_claimed(place
         (seed,) = [node for node in tree.nodes.values() if node.candidate.author.name == "seed"]
         assert seed.decision is not None
         journal.append([Decided(decision=seed.decision.model_copy(update={"kept": True}))])
-    done = cli(place, "rejudge", str(claimed), "--json")
+    refused = cli(place, "rejudge", str(claimed), "--json")
+    assert refused.returncode == ExitCode.USAGE
+    assert "somebody else's run" in refused.stderr and "Pass --trust" in refused.stderr
+    done = cli(place, "rejudge", str(claimed), "--trust", "--json")
     assert done.returncode == ExitCode.NEGATIVE, done.stderr
     answer = json.loads(done.stdout)
     (winner,) = answer["winners"]

@@ -1,6 +1,8 @@
 """A model with kernels against the model without: what holds, what does not, and which kernel is to blame."""
 
+import importlib.util
 import json
+import py_compile
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -204,6 +206,56 @@ def test_a_folder_is_whole_only_as_long_as_every_file_is_what_it_was(folder: Pat
     artefact.write_bytes(artefact.read_bytes() + b" ")
     with pytest.raises(BlobMissing, match="does not match its certificate"):
         checked(folder)
+
+
+CHANGED = {
+    "an op's module": ("rmsnorm.py", "does not match its certificate"),
+    "the package itself": ("__init__.py", "does not match its certificate"),
+    "what calls the kernels": ("_bare_launch.py", "does not match its certificate"),
+    "the source of a kernel": ("artefacts/*.cpp", "does not match its certificate"),
+    "a module nobody lists": ("torch.py", "its manifest says nothing of 'torch.py'"),
+    "a package over a module": ("rmsnorm/__init__.py", "its manifest says nothing of 'rmsnorm/__init__.py'"),
+    "compiled code of nobody's": (
+        "artefacts/__pycache__/x.pyc",
+        "its manifest says nothing of 'artefacts/__",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_folder_with_a_changed_or_a_further_file_is_not_whole(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    pattern, words = CHANGED[name]
+    path = next(folder.glob(pattern), folder / pattern)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write("\nimport os\n")
+    with pytest.raises((BadInput, BlobMissing), match=words) as caught:
+        checked(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_link_in_the_place_of_a_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "rmsnorm.py").rename(tmp_path / "elsewhere.py")
+    (folder / "rmsnorm.py").symlink_to(tmp_path / "elsewhere.py")
+    with pytest.raises(BadInput, match=r"its manifest says nothing of 'rmsnorm\.py'"):
+        checked(folder)
+
+
+def test_what_somebody_compiled_of_a_module_does_not_outlive_the_check(folder: Path, tmp_path: Path) -> None:
+    """Python runs compiled code in the place of a module without looking at it, if that says so of itself."""
+    module = tmp_path / "evil.py"
+    module.write_text("raise SystemExit('evil ran')\n")
+    cached = Path(importlib.util.cache_from_source(str(folder / "__init__.py")))
+    unread = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(module), str(cached), invalidation_mode=unread)
+    words = [sys.executable, "-B", "-c", f"import {folder.name}"]
+    before = subprocess.run(words, cwd=folder.parent, capture_output=True, text=True, check=False)
+    assert (before.returncode, "evil ran" in before.stderr) == (1, True)
+    checked(folder)
+    assert not cached.parent.exists()
+    subprocess.run(words, cwd=folder.parent, check=True)
 
 
 def test_apply_prints_the_one_line_that_uses_the_kernels(folder: Path, tmp_path: Path) -> None:

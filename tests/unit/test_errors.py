@@ -50,7 +50,7 @@ TABLE = {
     "JournalCorrupt": (
         (Path("/run/j.db"), "event 7 does not chain"),
         ("'/run/j.db'", "event 7"),
-        "`kernelwright journal verify` names the first bad event.",
+        "`kernelwright journal verify /run` names the first bad event.",
     ),
     "JournalTooNew": (("/run/j.db", 9, 1), ("'/run/j.db'", "schema 9", "to 1"), "Upgrade kernelwright."),
     "JournalBusy": (("/run/j.db",), ("'/run/j.db'",), "Wait for it or stop it; reading needs no lock."),

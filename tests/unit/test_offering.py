@@ -1,5 +1,7 @@
 """Which regions a run works on: ranked by what they would gain, the others named with the reason."""
 
+from pathlib import Path
+
 import pytest
 
 from kernelwright.core.account import Account, Against, Kind, Ranking, Region, ranking
@@ -10,7 +12,7 @@ from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work
 from kernelwright.engine.offering import AT_FLOOR, NO_AUTHOR, NO_PROBLEM, languages, offered, refuse_unusable
-from kernelwright.engine.regions import reference_of, write_regions
+from kernelwright.engine.regions import reference_of, regions_folder, write_regions
 
 LINE = Ceiling(fixed_us=0, rate=1e12)
 DEVICE = Ceilings(reading=LINE, copying=LINE, flops={"fp32": 1e12})
@@ -87,6 +89,10 @@ def test_a_fusion_is_offered_where_a_kernel_was_written_from_it_and_named_where_
     assert offered(ranked(*rows), device, ("triton",), 5, 1.0, regions_in=tmp_path)[0] == []
 
 
+def test_a_region_is_found_from_any_working_folder():
+    assert regions_folder(Path("home")) == Path.cwd() / "home" / "regions"
+
+
 def test_a_regions_problem_is_what_its_text_says(make, tmp_path):
     def problem(text: str, folder: str, **kernels: str) -> Problem:
         region = CapturedRegion(source=text, kernels=kernels)
@@ -96,7 +102,7 @@ def test_a_regions_problem_is_what_its_text_says(make, tmp_path):
 
     first = problem("a", "x")
     assert first.hash == problem("a", "y", cpp="int x;").hash != problem("b", "x").hash
-    write_regions([first])
+    write_regions([first], tmp_path / "x")
     assert (tmp_path / "x" / f"{first.captured.reference_hash}.py").read_text() == "a"
 
 

@@ -18,6 +18,7 @@ from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import Evaluation, Profile
 from kernelwright.engine import gate, loop, titles
 from kernelwright.engine.app import begin, resume
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.rejudging import Question, asked_again
 from kernelwright.engine.run import Run
 from kernelwright.engine.seeds import Seeds
@@ -68,7 +69,8 @@ def question(make, winner: Candidate, times_us: dict[str, float], tmp_path: Path
     record([CandidateProposed(problem_hash=problem.hash, candidate=winner)])
     loop.decide(run, judge, problem, [tree.nodes[problem.hash, winner.hash]])
     loop.decide(run, judge, problem, [tree.nodes[problem.hash, winner.hash]])
-    return asked_again("before", tree, tmp_path, lambda _: None)
+    found = FoundRun(tmp_path / "runs" / "before", tmp_path)
+    return asked_again("before", tree, found, lambda _: None)
 
 
 def test_a_killed_rejudging_that_is_resumed_judges_the_winners_and_nothing_else(

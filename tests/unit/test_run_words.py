@@ -1,8 +1,13 @@
 """What a run says at its end, what it says when it is interrupted, and what an old journal still says."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from kernelwright.cli.main import INTERRUPTED, _interrupted
+from kernelwright.cli.hints import home_words, named_home, pasteable
+from kernelwright.cli.main import INTERRUPTED, _interrupted, build_app
 from kernelwright.cli.optimize import end_to_end, left_out
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core.account import Against
@@ -68,6 +73,8 @@ def test_an_interrupted_verb_says_what_is_left_and_what_comes_next(
         (["optimize", "--home=h", "--op", "rope"], "kernelwright resume last --home h"),
         (["--debug", "resume", "--home", "h", "2026-01", "--json"], "kernelwright resume 2026-01 --home h"),
         (["rejudge", "2026-01", "--home", "h"], "kernelwright resume last --home h"),
+        (["rejudge", "./theirs", "--trust", "--home", "h"], "kernelwright resume last --home h"),
+        (["resume", "--trust", "./theirs"], "kernelwright resume ./theirs --trust"),
     ],
 )
 def test_an_interrupted_run_is_taken_up_in_the_home_it_was_given(
@@ -75,6 +82,37 @@ def test_an_interrupted_run_is_taken_up_in_the_home_it_was_given(
 ) -> None:
     _interrupted(words)
     assert f"`{command}`" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("`kernelwright show 2026-01` says more", "`kernelwright show 2026-01 --home '/a home'` says more"),
+        ("`kernelwright journal verify R` names", "`kernelwright journal verify R --home '/a home'` names"),
+        ("run `kernelwright doctor --calibrate`.", "run `kernelwright doctor --calibrate --home '/a home'`."),
+        ("`kernelwright ops` lists them", "`kernelwright ops` lists them"),
+        ("`kernelwright resume R --home h` goes on", "`kernelwright resume R --home h` goes on"),
+        ("a `kernel_fn` and no command", "a `kernel_fn` and no command"),
+    ],
+)
+def test_a_command_in_an_error_names_the_home_that_was_named(line: str, told: str) -> None:
+    assert pasteable(line, named_home(["apply", "R", "--home", "/a home"]), build_app()) == told
+    assert pasteable(line, named_home(["apply", "R"]), build_app()) == line
+
+
+def test_a_home_is_named_unless_it_is_the_one_that_is_meant_anyway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERNELWRIGHT_HOME", str(tmp_path / "usual"))
+    assert home_words(tmp_path / "usual") == ""
+    assert home_words(tmp_path / "an other") == f" --home '{tmp_path / 'an other'}'"
+
+
+def test_an_error_of_the_command_line_can_be_pasted(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kernelwright", "show", "last", "--home", str(tmp_path / "a home")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.MISTAKE
+    assert f"Start one with `kernelwright optimize --home '{tmp_path / 'a home'}'`." in done.stderr
 
 
 def test_the_tree_holds_the_ranking_and_what_came_of_every_winner() -> None:

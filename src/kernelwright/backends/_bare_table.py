@@ -14,6 +14,8 @@ from typing import Any
 # Relative: the two files move together.
 from ._bare_launch import KernelRefused, NativeKernel, PlannedKernel, strides_of
 
+FORMAT = 2
+"""Of the manifest beside it."""
 DTYPES = {
     "fp32": "float32",
     "fp16": "float16",
@@ -127,15 +129,19 @@ class Kernels:
     def __init__(self, folder: Path, module: str) -> None:
         self.folder, self.module = folder, module
         manifest = json.loads((folder / "manifest.json").read_text())
-        if manifest["format"] != 1:
+        if manifest["format"] != FORMAT:
             raise KernelRefused(
-                f"{folder}: the manifest has format {manifest['format']}, this module reads 1"
+                f"{folder}: the manifest has format {manifest['format']}, this module reads {FORMAT}"
             )
         self.by_sizes: dict[Any, list[Mapping[str, Any]]] = {}
         for entry in manifest["entries"]:
             specs = [(tuple(spec["shape"]), _kind(spec)) for spec in entry["case"]["inputs"]]
             key = (tuple(specs), tuple(entry["case"]["scalars"].values()))
             if entry["module"] == module:
+                proof = entry["certificate"]
+                if (proof["status"], proof["profile"]) != ("accepted", "ship"):
+                    words = f"{proof['status']} under {proof['profile']}"
+                    raise KernelRefused(f"{folder}: a kernel of {module} is {words}, not accepted under ship")
                 self.by_sizes.setdefault(key, []).append(entry)
         self.loaded: dict[Any, tuple[Callable[..., int], list[Expected]]] = {}
 
@@ -183,8 +189,9 @@ class Kernels:
     def _opened(self, entry: Mapping[str, Any], device: Any) -> Callable[..., int]:
         if entry["plan"] is None:
             library = self.folder / entry["library"]["name"]
-            whole_file(library, entry["library"]["hash"])
-            return NativeKernel(str(library), entry["case"])
+            return NativeKernel(
+                whole_file(library, entry["library"]["hash"]), entry["case"], entry["library"]["name"]
+            )
         units = {}
         for unit in entry["units"]:
             binary, facts = (

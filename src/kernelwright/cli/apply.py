@@ -39,7 +39,7 @@ class ApplyAnswer(Answer):
     """What `apply --json` prints."""
 
     folder: str
-    """The folder of kernels; every file of it was checked."""
+    """The folder of kernels; every file of it is what its manifest says."""
     line: str
     """The line of Python that puts them into a model."""
     kernels: list[AppliedKernel]
@@ -86,5 +86,7 @@ def _print(answer: ApplyAnswer) -> None:
     for one in answer.kernels:
         gain = f": x{one.ratio:.3f} over {one.baseline}" if one.ratio else ""
         console.print(f"{one.case}  {one.backend} on {one.device}{gain}", markup=False)
-    console.print(f"{answer.folder}: {len(answer.kernels)} kernels, every file as certified", soft_wrap=True)
+    console.print(
+        f"{answer.folder}: {len(answer.kernels)} kernels, every file as its manifest says", soft_wrap=True
+    )
     console.print(answer.line, markup=False, soft_wrap=True)

@@ -31,6 +31,7 @@ from kernelwright.cli import (
     verify,
     version,
 )
+from kernelwright.cli.hints import named_home, pasteable
 from kernelwright.cli.mcp import verbs as mcp
 from kernelwright.cli.screen import ExitCode, err
 from kernelwright.core.environment import close_off
@@ -109,7 +110,8 @@ def main() -> None:
     except KernelwrightError as error:
         kind = ExitCode.USAGE if isinstance(error, BadInput) else ExitCode.MISTAKE
         # What another process found comes with where it was found there.
-        code = _failed(f"error: {error}", kind, debug, getattr(getattr(error, "fault", None), "trace", ""))
+        line = pasteable(f"error: {error}", named_home(sys.argv[1:]), build_app())
+        code = _failed(line, kind, debug, getattr(getattr(error, "fault", None), "trace", ""))
     except (KeyboardInterrupt, typer.Abort):
         code = _interrupted(sys.argv[1:])
     except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
@@ -129,17 +131,21 @@ def _interrupted(words: list[str]) -> ExitCode:
 
 
 def _goes_on(verb: str, words: list[str]) -> str:
-    """Return the command that goes on: with the run and the home that were named."""
+    """Return the command that goes on: with the run and the home that were named, and as trusted as it was."""
     import argparse
     import shlex
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--home", nargs="?")
+    parser.add_argument("--trust", action="store_true")
     known, rest = parser.parse_known_args(words)
     named = [word for word in rest if not word.startswith("-") and word != verb]
     run = named[0] if verb == "resume" and named else "last"
     home = ["--home", known.home] if known.home else []
-    return shlex.join(["kernelwright", "resume", run, *home])
+    trust = (
+        ["--trust"] if known.trust and verb == "resume" else []
+    )  # of another verb, the last run is one's own
+    return shlex.join(["kernelwright", "resume", run, *trust, *home])
 
 
 def _failed(line: str, code: ExitCode, debug: bool, trace: str = "") -> ExitCode:

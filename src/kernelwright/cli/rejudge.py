@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelwright.cli.runs import TrustFlag
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -78,20 +79,23 @@ def rejudge(
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores. Default: as the run.")
     ] = None,
+    trust: TrustFlag = False,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> int:
     """Certify a run's winners again on this machine; exit code 1 if one does not hold."""
     from kernelwright.cli.live import watching
     from kernelwright.cli.runs import open_run
+    from kernelwright.engine.foreign_runs import FoundRun
     from kernelwright.engine.rejudging import rejudge as judge_again
     from kernelwright.report.write import write_reports
     from kernelwright.store.journal import Journal
 
     place = kernelwright_home(home)
-    journal, _ = open_run(place, run)
+    journal, folder = open_run(place, run)
     with watching() as (tell, watch):
-        found = judge_again(journal.run_id, journal.tree(), place, tell, watch, threads)
+        recorded = FoundRun(folder, place, trust)
+        found = judge_again(journal.run_id, journal.tree(), recorded, tell, watch, threads)
     write_reports(found.folder, Journal.open(found.folder).tree())
     answer = _answer(journal.run_id, found)
     print_json(answer) if as_json else _print(answer)
@@ -134,14 +138,16 @@ def _whole(found: "ModelVerified | None") -> Proof | None:
 
 
 def _print(answer: RejudgeAnswer) -> None:
+    from rich.text import Text
+
     console = out()
     for row in answer.winners:
-        console.print(f"[bold]{row.case}[/]  {row.backend} {row.candidate[:12]}")
+        console.print(Text.assemble((row.case, "bold"), f"  {row.backend} {row.candidate[:12]}"))
         console.print(f"  before: {_words(row.before)}", markup=False)
         now = _words(row.now) if row.held else f"does not hold: {row.reason}"
         console.print(f"  now:    {now}", markup=False)
     if answer.model_before or answer.model_now:
-        console.print("[bold]the whole model[/]")
+        console.print("the whole model", style="bold")
         console.print(f"  before: {_words(answer.model_before)}", markup=False)
         console.print(f"  now:    {_words(answer.model_now)}", markup=False)
     for note in answer.notes:

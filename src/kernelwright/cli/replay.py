@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelwright.cli.runs import TrustFlag
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -63,12 +64,14 @@ def replay(
     recorded_verdicts: Annotated[
         bool, typer.Option("--recorded-verdicts", help="Give the judge's recorded verdicts again, too.")
     ] = False,
+    trust: TrustFlag = False,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> int:
     """Repeat a run's search from the recorded replies of its language models; no key, no network."""
     from kernelwright.cli.live import watching
     from kernelwright.cli.runs import open_run
+    from kernelwright.engine.foreign_runs import FoundRun
     from kernelwright.engine.replaying import replay as repeat
     from kernelwright.report.write import write_reports
     from kernelwright.store.journal import Journal
@@ -76,7 +79,8 @@ def replay(
     place = kernelwright_home(home)
     journal, folder = open_run(place, run)
     with watching() as (tell, watch):
-        found = repeat(journal, folder, place, tell, watch, recorded_verdicts=recorded_verdicts)
+        recorded = FoundRun(folder, place, trust)
+        found = repeat(journal, recorded, tell, watch, recorded_verdicts=recorded_verdicts)
     write_reports(found.folder, Journal.open(found.folder).tree())
     answer = _answer(journal.run_id, found, "recorded" if recorded_verdicts else "live")
     print_json(answer) if as_json else _print(answer)

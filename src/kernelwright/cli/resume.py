@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from kernelwright.cli.optimize import told
+from kernelwright.cli.runs import TrustFlag
 from kernelwright.cli.screen import HomeOption, JsonFlag, kernelwright_home
 
 RunArgument = Annotated[
@@ -12,7 +13,9 @@ RunArgument = Annotated[
 ]
 
 
-def resume(run: RunArgument = "last", as_json: JsonFlag = False, home: HomeOption = None) -> int:
+def resume(
+    run: RunArgument = "last", trust: TrustFlag = False, as_json: JsonFlag = False, home: HomeOption = None
+) -> int:
     """Go on with a run where its journal ends; no finished evaluation is repeated."""
     from kernelwright.cli.live import watching
     from kernelwright.engine.app import resume as take_up
@@ -21,5 +24,5 @@ def resume(run: RunArgument = "last", as_json: JsonFlag = False, home: HomeOptio
     place = kernelwright_home(home)
     folder = find_run(place, run)
     with watching() as (tell, watch):
-        take_up(folder, place, tell, watch)
+        take_up(folder, place, tell, watch, trusted=trust)
     return told(folder, None, as_json)

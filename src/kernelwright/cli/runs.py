@@ -1,12 +1,19 @@
 """A run by its name: its folder here, and its journal there or on the shared server the settings name."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from kernelwright.cli.config import load_config
 
 if TYPE_CHECKING:
     from kernelwright.store.journal import Journal
+
+TrustFlag = Annotated[
+    bool,
+    typer.Option("--trust", help="Run what somebody else's run holds: one that lies outside of the home."),
+]
 
 
 def open_run(home: Path, name: str) -> "tuple[Journal, Path | None]":

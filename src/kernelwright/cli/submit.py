@@ -1,6 +1,7 @@
 """`kernelwright submit`: a person or a program proposes a candidate to a run."""
 
 import math
+import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelwright.cli.hints import home_words
+from kernelwright.cli.runs import TrustFlag
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -99,6 +102,7 @@ def submit(
     wait: Annotated[
         bool, typer.Option("--wait", help="Wait for the decision: exit code 0 if kept, 1 if reverted.")
     ] = False,
+    trust: TrustFlag = False,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> int:
@@ -106,7 +110,7 @@ def submit(
     from kernelwright.engine.taking_part import Wording, proposals_in
 
     proposals = proposals_in(file, Wording(author or user_name(), note))
-    handed = hand_in(kernelwright_home(home), run, problem, proposals, parent)
+    handed = hand_in(kernelwright_home(home), run, problem, proposals, parent, trusted=trust)
     if wait and handed.dropped:
         err().print(f"waiting: {handed.hint}", markup=False)
     if wait:
@@ -117,21 +121,29 @@ def submit(
 
 
 def hand_in(
-    home: Path, run: str, problem: str | None, proposals: "Sequence[Proposal]", parent: str = ""
+    home: Path,
+    run: str,
+    problem: str | None,
+    proposals: "Sequence[Proposal]",
+    parent: str = "",
+    *,
+    trusted: bool = False,
 ) -> Handed:
     """Put proposals into the inbox of a run; what the run would refuse or holds already is not put there."""
+    from kernelwright.engine.foreign_runs import FoundRun
     from kernelwright.engine.inbox import drop
     from kernelwright.engine.taking_part import onlooking, problem_named, refuse_useless, twins
 
     journal, folder = opened(home, run)
-    tree, name = journal.tree(), name_of(folder, home)
+    tree, found = journal.tree(), FoundRun(folder, home, trusted)
     chosen = problem_named(tree, problem)
-    refuse_useless(onlooking(folder, tree), chosen, proposals)
+    refuse_useless(onlooking(found, tree), chosen, proposals)
     dropped = {
         place: drop(folder, chosen.hash, one, parent)
         for place, (one, twin) in enumerate(zip(proposals, twins(tree, chosen, proposals), strict=True))
         if twin is None
     }
+    name = shlex.quote(name_of(folder, home)) + ("" if found.is_own else " --trust") + home_words(home)
     hint = f"judged with the run's next step; if it is not running, `kernelwright resume {name}` goes on"
     if tree.ended is not None and dropped:
         hint = f"the run has ended: `kernelwright resume {name}` judges it"
@@ -166,9 +178,9 @@ def opened(home: Path, run: str) -> "tuple[Journal, Path]":
 
 def name_of(folder: Path, home: Path) -> str:
     """Return how other verbs are told which run is meant."""
-    from kernelwright.store.locate import runs_folder
+    from kernelwright.store.locate import is_own
 
-    return folder.name if folder.parent.resolve() == runs_folder(home).resolve() else str(folder.resolve())
+    return folder.name if is_own(folder, home) else str(folder.resolve())
 
 
 def user_name() -> str:

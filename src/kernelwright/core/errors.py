@@ -4,6 +4,7 @@ A candidate's failure is never an exception: it is a `Status`. Exit codes are do
 """
 
 import math
+import shlex
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -90,9 +91,11 @@ class JournalCorrupt(KernelwrightError):
     """A journal whose file or chain is damaged."""
 
     def __init__(self, path: Path | str, problem: str) -> None:
+        is_file = str(path).endswith(".db")
+        run = shlex.quote(str(Path(path).parent)) if is_file else "RUN"
         super().__init__(
             f"Journal {str(path)!r} is damaged: {problem}. Restore the run folder from a copy; "
-            "`kernelwright journal verify` names the first bad event."
+            f"`kernelwright journal verify {run}` names the first bad event."
         )
 
 

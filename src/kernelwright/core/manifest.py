@@ -17,12 +17,16 @@ from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import LaunchPlan
 from kernelwright.core.verdict import Profile, Status
 
-FORMAT = 1
+FORMAT = 2
 """Bumped when an older reader would misunderstand a newer file."""
 NAME = "manifest.json"
 FOLDER = "optimized_kernels"
 """What the folder is called inside a run's."""
 HELP = "Write it anew with `kernelwright optimize`."
+AGAIN = (
+    "Remove the folder and write it again: `kernelwright apply RUN` does so from its run, `kernelwright tune` for a "
+    "function, `kernelwright rejudge RUN` after judging it again."
+)
 
 
 def _inside(name: str) -> str:
@@ -62,6 +66,13 @@ class Certificate(Frozen):
     """Fresh process pairs compared."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Versions, flags and sandbox the verdict rests on."""
+
+    @property
+    def problem(self) -> str:
+        """Return why a kernel with it is not to be used, in words; empty if it was accepted under ship."""
+        if (self.status, self.profile) == (Status.ACCEPTED, Profile.SHIP):
+            return ""
+        return f"its certificate says {self.status.value} under {self.profile.value}, not accepted under ship"
 
 
 class StoredUnit(Frozen):
@@ -110,7 +121,15 @@ class Entry(Frozen):
             raise ValueError(f"{self.case.label} has {len(self.launched)} kernels for its launches")
         if lost := set(self.launched) - {unit.key for unit in self.units}:
             raise ValueError(f"{self.case.label} launches {sorted(lost)[0]}, which is not there")
+        if problem := self.certificate.problem:
+            raise ValueError(f"{self.case.label}: {problem}")
         return self
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        """Return every file it is made of."""
+        parts = [part for unit in self.units for part in (unit.binary, unit.facts)]
+        return tuple(file for file in (self.source, self.library, self.region, *parts) if file is not None)
 
 
 class Manifest(Frozen):
@@ -124,6 +143,13 @@ class Manifest(Frozen):
     """Packages the kernels were made with."""
     entries: tuple[Entry, ...]
     """Every kernel with its certificate."""
+    modules: tuple[StoredFile, ...]
+    """The Python files beside it."""
+
+    @property
+    def files(self) -> tuple[StoredFile, ...]:
+        """Return every file of the folder but the manifest itself."""
+        return (*self.modules, *(file for entry in self.entries for file in entry.files))
 
 
 def parse(text: str, path: Path | str) -> Manifest:
@@ -132,6 +158,8 @@ def parse(text: str, path: Path | str) -> Manifest:
     if found and int(found[1]) > FORMAT:
         remedy = "Upgrade kernelwright."
         raise BadInput(str(path), f"it has format {found[1]}, this version reads up to {FORMAT}", remedy)
+    if found and int(found[1]) < FORMAT:
+        raise BadInput(str(path), f"it has format {found[1]}, which leaves out the modules beside it", AGAIN)
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:

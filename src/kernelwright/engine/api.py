@@ -51,7 +51,7 @@ class Kernel:
     floor_us: float | None = None
     """Least time of one run by the data sheet of a GPU that is not here."""
     compiles: Mapping[str, bool] = field(default_factory=dict)
-    """By language, whether the seed compiles for that GPU."""
+    """By language, whether the seed, or the kernel written from the captured region, compiles for that GPU."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Result:
 
 def home_of(given: str | os.PathLike[str] | None) -> Path:
     """Return the folder of runs and caches."""
-    return Path(given) if given is not None else default_home(os.environ)
+    return (Path(given) if given is not None else default_home(os.environ)).absolute()
 
 
 def settings(given: Mapping[str, object], budget_hours: float) -> RunConfig:
@@ -132,7 +132,7 @@ def _untimed(part: str, planned: list[Planned]) -> Result:
             ratio=None,
             ci=None,
             stays=False,
-            reason="; ".join(f"{seed.backend}: {seed.words}" for seed in one.seeds) or "no seed for it",
+            reason=one.words,
             floor_us=one.floor_us,
             compiles={seed.backend: seed.compiles for seed in one.seeds},
         )

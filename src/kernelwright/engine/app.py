@@ -20,7 +20,8 @@ from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
 from kernelwright.core.model_spec import refuse_foreign
 from kernelwright.core.tree import Tree
-from kernelwright.engine.crew import crew_of, has_llm
+from kernelwright.engine.crew import can_draft, crew_of
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.inbox import collect, has_mail
 from kernelwright.engine.judging import device_for, problem_at
 from kernelwright.engine.knowing import knowledge_given, shelve
@@ -28,7 +29,7 @@ from kernelwright.engine.loop import optimize
 from kernelwright.engine.offering import languages, offered, refuse_unusable
 from kernelwright.engine.profile import profiled, ranked
 from kernelwright.engine.program import write_program
-from kernelwright.engine.regions import regions_folder, write_regions
+from kernelwright.engine.regions import at_home, regions_folder, write_regions
 from kernelwright.engine.run import Member, Recording, Run
 from kernelwright.engine.seeds import Seeds
 from kernelwright.engine.service import JudgeClient, Show
@@ -94,7 +95,7 @@ def measured(config: RunConfig, home: Path, threads: int, show: Show) -> tuple[M
 
 
 def _opening(
-    config: RunConfig, home: Path, threads: int, show: Show
+    config: RunConfig, home: Path, threads: int, show: Show, *, drafts: bool
 ) -> tuple[Device, tuple[str, ...], list[Body]]:
     """Return the device, the languages to try and the events a run begins with: the ranking and the problems."""
     if config.op is not None:
@@ -107,7 +108,7 @@ def _opening(
     names = languages(config, device)
     problems, told = offered(
         order, device, names, config.top, found.eager.total_us,
-        drafts=has_llm(config), regions_in=regions_folder(home),
+        drafts=drafts, regions_in=regions_folder(home),
     )  # fmt: skip
     return device, names, [told, *(ProblemFound(problem=problem) for problem in problems)]
 
@@ -132,7 +133,7 @@ def _start(config: RunConfig, home: Path, show: Show, watch: Watch, run_id: str)
     with disk_errors(runs_folder(home)):
         make_folder(runs_folder(home))
     threads = config.threads or usable_cores()
-    device, names, opening = _opening(config, home, threads, show)
+    device, names, opening = _opening(config, home, threads, show, drafts=can_draft(crew))
     beginning = Beginning(begun, device, Seeds(names, threads), tuple(opening), crew, run_id)
     return begin(config, home, beginning, show, watch)
 
@@ -172,7 +173,7 @@ def begin(config: RunConfig, home: Path, beginning: Beginning, show: Show, watch
         run.recording, blobs = beginning.recording, Blobs(folder / "blobs")
         for text in beginning.texts:
             blobs.put(text)
-        run.record([started, *beginning.events])
+        run.record([started, *(_at_home(body, home) for body in beginning.events)])
         if beginning.recording is None:  # what was given then is among the events
             run.record([knowledge_given(run, home)])
         run.spent.seconds = (datetime.now(UTC) - beginning.at).total_seconds()
@@ -181,9 +182,18 @@ def begin(config: RunConfig, home: Path, beginning: Beginning, show: Show, watch
 
 
 def resume(
-    folder: Path, home: Path, show: Show, watch: Watch = unwatched, judge: JudgeClient | None = None
+    folder: Path,
+    home: Path,
+    show: Show,
+    watch: Watch = unwatched,
+    judge: JudgeClient | None = None,
+    *,
+    trusted: bool = False,
 ) -> Path:
-    """Take a run up where its journal ends, and return its folder; a judge of its own judges unless one is given."""
+    """Take a run up where its journal ends, and return its folder; a judge of its own judges unless one is given.
+
+    Somebody else's run is taken up only where it is trusted.
+    """
     begun = datetime.now(UTC)
     with Journal.open_for_writing(folder) as journal, ExitStack() as stack:
         tree = journal.tree()
@@ -192,8 +202,10 @@ def resume(
         config = RunConfig.model_validate(tree.started.config)
         if config.replays:
             raise CannotReplay(config.replays, f"{folder.name} is a replay that ended", "Replay it again.")
+        FoundRun(folder, home, trusted).refuse_running(config)
         refuse_foreign(config.model or "", home)
         stack.enter_context(plugins.using(config.plugins))
+        tree.problems = {key: at_home(problem, home) for key, problem in tree.problems.items()}
         device, threads = tree.started.device, config.threads or usable_cores()
         run = _run(
             config, device, Seeds(languages(config, device), threads), folder, journal, tree, show, watch
@@ -212,6 +224,11 @@ def resume(
             return folder
         _carry_out(run, home, show, judge)
     return folder
+
+
+def _at_home(body: Body, home: Path) -> Body:
+    """Return an event of a beginning with its region read from this home: it may come from another run."""
+    return ProblemFound(problem=at_home(body.problem, home)) if isinstance(body, ProblemFound) else body
 
 
 def is_over(tree: Tree) -> bool:
@@ -242,7 +259,7 @@ def _run(
 def _carry_out(run: Run, home: Path, show: Show, given: JudgeClient | None = None) -> None:
     config, folder = run.config, run.folder
     write_program(run, home)
-    write_regions(run.tree.problems.values())
+    write_regions(run.tree.problems.values(), regions_folder(home))
     if given is not None:
         run.ceilings = known_ceilings(run.device, home)
         optimize(run, given)

@@ -33,6 +33,7 @@ from kernelwright.core.model_spec import refuse_foreign
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree
 from kernelwright.engine.app import Beginning, Watch, begin, unwatched
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.offering import languages
 from kernelwright.engine.seeds import Seeds
 from kernelwright.engine.service import Show, ask_model
@@ -87,19 +88,24 @@ class Rejudged:
 
 
 def rejudge(
-    run_id: str, before: Tree, home: Path, show: Show, watch: Watch = unwatched, threads: int | None = None
+    run_id: str,
+    before: Tree,
+    found: FoundRun,
+    show: Show,
+    watch: Watch = unwatched,
+    threads: int | None = None,
 ) -> Rejudged:
     """Certify the winners of a run again in a new one, and return both findings."""
-    question = asked_again(run_id, before, home, show, threads)
+    question, home = asked_again(run_id, before, found, show, threads), found.home
     with disk_errors(runs_folder(home)):
         make_folder(runs_folder(home))
     folder = begin(question.config, home, question.beginning(), show, watch)
     after = Journal.open(folder).tree()
     proofs = certificates(before)
-    found = tuple(
+    winners = tuple(
         _again(after, problem, question.winners[key], proofs[key]) for key, problem in question.here.items()
     )
-    return Rejudged(folder, found, before.verified, after.verified, question.notes)
+    return Rejudged(folder, winners, before.verified, after.verified, question.notes)
 
 
 @dataclass(frozen=True)
@@ -126,16 +132,20 @@ class Question:
         return Beginning(self.at, self.device, seeds, tuple(events))
 
 
-def asked_again(run_id: str, before: Tree, home: Path, show: Show, threads: int | None = None) -> Question:
+def asked_again(
+    run_id: str, before: Tree, found: FoundRun, show: Show, threads: int | None = None
+) -> Question:
     """Return what judging the winners of a run again means on this machine."""
     begun = datetime.now(UTC)
     chosen = winners_of(before)
     if before.started is None or not chosen:
-        raise BadInput(run_id, "this run has no winner", "`kernelwright show` says what it found.")
+        remedy = f"`kernelwright show {run_id}` says what it found."
+        raise BadInput(run_id, "this run has no winner", remedy)
     config = _settings(before.started.config, threads)
+    found.refuse_running(config)
     plugins.use(config.plugins)
     device = device_like(before.started.device)
-    config, notes = _with_model(config, run_id, home, show)
+    config, notes = _with_model(config, run_id, found.home, show)
     here = {key: before.problems[key].model_copy(update={"device": device}) for key in chosen}
     # Parents are of the other run's tree.
     own = {key: one.model_copy(update={"parents": ()}) for key, one in chosen.items()}

@@ -36,6 +36,7 @@ from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.app import Beginning, Watch, begin, unwatched
 from kernelwright.engine.crew import LLM, NOBODY, places
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.offering import languages
 from kernelwright.engine.recorded_verdicts import RecordedVerdicts
 from kernelwright.engine.rejudging import device_like
@@ -49,8 +50,8 @@ from kernelwright.store.journal import Journal
 from kernelwright.store.locate import runs_folder
 
 OPENING = (ModelRanked, ProblemFound, KnowledgeGiven, Noted)
-SEED = "seed"
-"""How the author of a kernel that comes with the package is called."""
+SEEDS = ("seed", "codegen")
+"""How the authors of kernels are called that come with the package, or are written from a captured region."""
 UNRECORDED = ("command",)
 """Authors whose answers are not kept in words."""
 
@@ -118,7 +119,7 @@ class RecordedSeeds(Seeds):
     def first(self, problem: Problem) -> list[Candidate]:
         """Return the seeds in the order they were judged in."""
         return [
-            one for one in self._roots(problem) if one.origin is Origin.AUTHOR and one.author.name == SEED
+            one for one in self._roots(problem) if one.origin is Origin.AUTHOR and one.author.name in SEEDS
         ]
 
     def _recorded(self, problem: Problem, wanted: Sequence[Candidate]) -> list[Candidate]:
@@ -175,8 +176,7 @@ def ended(node: Node) -> str:
 
 def replay(
     journal: Journal,
-    folder: Path | None,
-    home: Path,
+    found: FoundRun,
     show: Show,
     watch: Watch = unwatched,
     *,
@@ -184,10 +184,12 @@ def replay(
 ) -> Replayed:
     """Repeat a run from its recorded replies in a new run folder."""
     begun, bodies, before = datetime.now(UTC), list(journal.bodies()), journal.tree()
+    folder, home = found.folder, found.home
     if before.started is None or folder is None:
         missing = "the journal has no beginning" if folder else "its texts lie on another machine"
         raise CannotReplay(journal.run_id, missing, "Copy the whole run folder here, `blobs` included.")
     config = _settings(before.started.config, journal.run_id)
+    found.refuse_running(config)
     recording = Recorded(bodies, recorded_verdicts=recorded_verdicts)
     crew = _crew(config, bodies, Blobs(folder / "blobs"), recording)
     device = before.started.device if recorded_verdicts else device_like(before.started.device)
@@ -242,7 +244,9 @@ def _crew(config: RunConfig, bodies: Sequence[Body], blobs: Blobs, recording: Re
         if kind in UNRECORDED:
             problem = f"the answers of {name!r} are not recorded"
             raise CannotReplay(
-                str(config.replays), problem, "`kernelwright rejudge` judges its winners again."
+                str(config.replays),
+                problem,
+                f"`kernelwright rejudge {config.replays}` judges its winners again.",
             )
         file = plugins.load("agents", kind)
         if kind == LLM:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.core import plugins
+from kernelwright.core.device import DeviceKind
 from kernelwright.core.errors import BadInput, NotFound
 from kernelwright.core.marked import put_back, regions
-from kernelwright.core.messages.function import FunctionSketched, SketchFunction
+from kernelwright.core.messages.function import PYTHON_ON_GPU, FunctionSketched, SketchFunction
 from kernelwright.engine.service import Show
 from kernelwright.engine.tuning import TuneWish, ask_function
-from kernelwright.hardware.detect import usable_cores
+from kernelwright.hardware.detect import devices, usable_cores
 from kernelwright.store.disk import disk_errors, make_folder
 
 SOURCES = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
@@ -31,6 +32,8 @@ class Started:
     files: tuple[str, ...]
     command: str
     """What judges the candidate, in the folder."""
+    note: str = ""
+    """What judging it on this machine cannot do."""
     todo: str = ""
     """What is to be filled in before it can pass; empty if it is complete."""
     regions: tuple[str, ...] = ()
@@ -66,14 +69,16 @@ def begin(beginning: Beginning, wish: TuneWish | None, show: Show) -> Started:
         assert sketched is not None, "a function or a file is given"
         source, todo = _source(sketched, beginning.backend)
         text, marked = source.encode(), ()
-    candidate = f"candidate{suffix}"
+    candidate, baseline = f"candidate{suffix}", f"baseline{suffix}"
     files[candidate] = text
     if not todo:
-        files[f"baseline{suffix}"] = text
-    command = _command(candidate, beginning.op, None if todo else f"baseline{suffix}")
+        files[baseline] = text
+    note = "" if todo else _note(SOURCES.get(suffix, beginning.backend), sketched)
+    command = _command(candidate, beginning.op, None if todo or note else baseline)
+    command += ["--profile", "quick"] if note else []
     if sketched:
         files[REFERENCE] = sketched.reference.encode()
-    started = Started(into, (*sorted(files), README), shlex.join(command), todo, marked)
+    started = Started(into, (*sorted(files), README), shlex.join(command), note, todo, marked)
     files[README] = _readme(started, beginning, wish, sketched).encode()
     with disk_errors(into):
         make_folder(into)
@@ -101,15 +106,37 @@ def _sketched(wish: TuneWish, show: Show) -> FunctionSketched:
     return ask_function(request, FunctionSketched, usable_cores(), show)
 
 
+def _has_gpu() -> bool:
+    return any(one.kind is not DeviceKind.CPU for one in devices())
+
+
+def _note(backend: str, sketched: FunctionSketched | None) -> str:
+    """Return what judging a language here cannot do: kernels of a GPU are checked by an interpreter, or not at all."""
+    if backend not in ("triton", "cuda") or _has_gpu():
+        return ""
+    if backend == "cuda":
+        return "there is no GPU here, and CUDA is judged on one"
+    if sketched is not None and sketched.not_interpreted:
+        return (
+            "there is no GPU here, and "
+            f"{sketched.not_interpreted}; judge it on a GPU, or begin with smaller tensors (--input)"
+        )
+    return "there is no GPU here: Triton's interpreter checks it, and nothing is timed"
+
+
 def _source(sketched: FunctionSketched, backend: str) -> tuple[str, str]:
     """Return the candidate in a language, and what is to be filled in."""
-    if backend in sketched.sources:
-        return sketched.sources[backend], sketched.notes.get(backend, "")
+    written = PYTHON_ON_GPU if backend == "python" and _has_gpu() else backend
+    if written in sketched.sources:
+        return sketched.sources[written], sketched.notes.get(written, "")
     given, made = ([words.split(":")[0] for words in group] for group in (sketched.inputs, sketched.outputs))
-    todo = f"fill in kernels that write {'; '.join(sketched.outputs)} from {'; '.join(sketched.inputs)}"
+    todo = (
+        f"{sketched.notes[written]}: fill in kernels that write {'; '.join(sketched.outputs)} from "
+        f"{'; '.join(sketched.inputs)}"
+    )
     buffers = [*(f"input:{place}" for place in range(len(given))), *made]
     text = TEMPLATES[backend].format(
-        todo=f"nothing is computed yet: {todo}",
+        todo=todo.replace("\\", "/").replace('"', "'"),
         buffers=", ".join(buffers),
         given=", ".join(given),
         made="".join(f"    {_allocated(words, given[0])}\n" for words in sketched.outputs),
@@ -151,12 +178,9 @@ def _readme(
 ) -> str:
     candidate = next(name for name in started.files if name.startswith("candidate"))
     title = wish.spec if wish else beginning.op
-    quick = started.command.split(" --against")[0] + " --profile quick"
     parts = [f"# {title}", "", *_what_to_do(started, beginning, candidate), "", "```sh"]
-    parts += [
-        f"{quick}   # seconds: is it right at all?",
-        f"{started.command}   # the verdict, times, a comparison",
-    ]
+    parts += [f"{_quick(started.command)}   # seconds: is it right at all?"]
+    parts += [] if started.note else [f"{started.command}   # the verdict, times, a comparison"]
     parts += ["```", "", "Exit code 0: passed. 1: rejected, the last line says at which stage and why.", ""]
     if sketched:
         parts += ["## The contract", "", *_contract(sketched), ""]
@@ -165,6 +189,11 @@ def _readme(
     parts += ["## The language", "", "```text", notes.strip(), "```", ""]
     parts += ["## The error budget", "", ERROR_BUDGET, ""]
     return "\n".join(parts)
+
+
+def _quick(command: str) -> str:
+    """Return a command that judges as one that only looks whether the candidate is right."""
+    return command if "--profile" in command else command.split(" --against")[0] + " --profile quick"
 
 
 def _what_to_do(started: Started, beginning: Beginning, candidate: str) -> list[str]:
@@ -177,7 +206,9 @@ def _what_to_do(started: Started, beginning: Beginning, candidate: str) -> list[
             f"Change `{candidate}` between the marks of {names} and nowhere else. `{back}` puts the regions back into "
             "the file they came from; bytes outside them stay, or it refuses."
         ]
-    return [f"`{candidate}` is correct and plain. Make it faster; `baseline` is what it started as."]
+    words = f"`{candidate}` is correct and plain. Make it faster; `baseline` is what it started as."
+    note = f"{started.note[:1].upper()}{started.note[1:]}."
+    return [words, "", note] if started.note else [words]
 
 
 def _contract(sketched: FunctionSketched) -> list[str]:

@@ -16,6 +16,7 @@ from kernelwright.core.normal import key_of, known_keys
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.asking import MOST_LOOKS, brief
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.judging import source_of
 from kernelwright.engine.offering import languages
 from kernelwright.engine.run import Run
@@ -25,8 +26,10 @@ from kernelwright.hardware.detect import usable_cores
 ANSWER_SUFFIX = ".json"
 
 
-def onlooking(folder: Path, tree: Tree) -> Run:
+def onlooking(found: FoundRun, tree: Tree) -> Run:
     """Return a run as it stands, for looking at: it writes nothing."""
+    folder = found.folder
+    assert folder is not None, "one takes part where the run is"
     if tree.started is None:
         raise BadConfig(str(folder), "the journal has no beginning", "Start a new run.")
 
@@ -34,6 +37,7 @@ def onlooking(folder: Path, tree: Tree) -> Run:
         raise AssertionError("whoever looks on journals nothing")
 
     config = RunConfig.model_validate(tree.started.config)
+    found.refuse_plugins(config)
     plugins.use(config.plugins)
     device, threads = tree.started.device, config.threads or usable_cores()
     seeds = Seeds(languages(config, device), threads)

@@ -1,5 +1,6 @@
 """A folder of kernels against a model, outside a run: where it is, whether it is whole, and what it does there."""
 
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from kernelwright.core.config import RunConfig
 from kernelwright.core.errors import BadInput, NotFound
 from kernelwright.core.events import ModelVerified
-from kernelwright.core.manifest import FOLDER, NAME, Entry, Manifest, StoredFile
+from kernelwright.core.manifest import FOLDER, NAME, Manifest
 from kernelwright.core.messages.model import OutputCheck, VerifyModel
 from kernelwright.engine.app import inductor_cache
 from kernelwright.engine.diagnose import Culprit, Diagnosis
@@ -21,6 +22,9 @@ from kernelwright.store.disk import disk_errors
 from kernelwright.store.journal import Journal
 from kernelwright.store.locate import find_run
 from kernelwright.store.manifest import certified, read_manifest
+
+COMPILED = "__pycache__"
+"""Where Python puts what it compiled."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ def _written(run: Path) -> None:
         reason = (
             tree.verified.reason if tree.verified else tree.ended.reason if tree.ended else "it has not ended"
         )
-        remedy = "`kernelwright show` says more; only what pays end to end is written."
+        remedy = (
+            f"`kernelwright show {shlex.quote(str(run))}` says more; only what pays end to end is written."
+        )
         raise BadInput(str(run), f"this run shipped no kernels: {reason}", remedy)
     groups = winners(tree, Blobs(run / "blobs"))
     stay = [one for group in groups for one in group if one.problem_hash in tree.verified.winners]
@@ -72,17 +78,25 @@ def rest_of(folder: Path) -> str:
 
 
 def checked(folder: Path) -> Manifest:
-    """Return a folder's manifest once every file it names is what it was."""
+    """Return a folder's manifest once every file it names is what it says, and no other one lies there.
+
+    What Python compiled of the modules is removed: it would be run unread in the place of what was checked.
+    """
     manifest = read_manifest(folder)
-    for entry in manifest.entries:
-        for file in _files(entry):
-            certified(folder / file.name, file.hash)
+    listed = {folder / NAME, *(folder / file.name for file in manifest.files)}
+    for path in sorted(folder.rglob("*")):
+        is_known = path.is_dir() or (path.is_file() and (path in listed or path.parent == folder / COMPILED))
+        if path.is_symlink() or not is_known:
+            name = str(path.relative_to(folder))
+            raise BadInput(
+                str(folder), f"its manifest says nothing of {name!r}", "Remove it, or do not use it."
+            )
+    for file in manifest.files:
+        certified(folder / file.name, file.hash)
+    if (folder / COMPILED).is_dir():
+        with disk_errors(folder):
+            shutil.rmtree(folder / COMPILED)
     return manifest
-
-
-def _files(entry: Entry) -> list[StoredFile]:
-    parts = [part for unit in entry.units for part in (unit.binary, unit.facts)]
-    return [file for file in (entry.source, entry.library, entry.region, *parts) if file is not None]
 
 
 def copied(folder: Path, target: Path) -> Path:

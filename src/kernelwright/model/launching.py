@@ -43,8 +43,8 @@ def open_winner(winner: Winner, device: torch.device | None = None) -> Kernel:
     """Load a certified kernel on a device, refusing one whose content is not what was certified."""
     case = winner.case.model_dump(mode="json")
     if winner.plan is None:
-        certified(Path(winner.artefact), winner.artefact_hash)
-        return NativeKernel(winner.artefact, case)
+        content = certified(Path(winner.artefact), winner.artefact_hash)
+        return NativeKernel(content, case, winner.artefact)
     units = {
         unit.key: (
             certified(Path(unit.binary), unit.binary_hash),

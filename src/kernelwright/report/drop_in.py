@@ -6,14 +6,13 @@ files that call kernels are copied along: the package itself is not needed.
 
 import keyword
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
 import kernelwright.backends
-from kernelwright.core.errors import BlobMissing
+from kernelwright.core.errors import BadInput, BlobMissing
 from kernelwright.core.frozen import digest
 from kernelwright.core.manifest import FORMAT, NAME, Certificate, Entry, Manifest, StoredFile, StoredUnit
 from kernelwright.core.messages.model import Winner
@@ -52,25 +51,32 @@ def write(folder: Path, winners: Sequence[Winner], certificates: Mapping[str, Ce
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         draft = Path(scratch) / folder.name
         (draft / ARTEFACTS).mkdir(parents=True)
+        entries = tuple(_entry(draft, winner, _certificate(winner, certificates)) for winner in winners)
+        modules = _modules(entries)
+        for name, content in modules.items():
+            (draft / name).write_bytes(content)
         manifest = Manifest(
             format=FORMAT,
             kernelwright=metadata.version("kernelwright"),
             versions=_versions(),
-            entries=tuple(_entry(draft, winner, _certificate(winner, certificates)) for winner in winners),
+            entries=entries,
+            modules=tuple(StoredFile(name=name, hash=digest(content)) for name, content in modules.items()),
         )
         (draft / NAME).write_text(manifest.model_dump_json(indent=1) + "\n")
-        own = Path(kernelwright.backends.__file__).parent
-        for name in CARRIED:
-            shutil.copyfile(own / name, draft / name)
-        modules = sorted({entry.module for entry in manifest.entries})
-        for name in modules:
-            (draft / f"{name}.py").write_text(_module(name, manifest))
-        listed = "\n".join(f"- {name}" for name in modules)
-        (draft / "__init__.py").write_text(f'"""Kernels written by Kernelwright:\n\n{listed}\n"""\n')
         if folder.exists():
             folder.rename(Path(scratch) / "before")
         draft.rename(folder)
     return manifest
+
+
+def _modules(entries: Sequence[Entry]) -> dict[str, bytes]:
+    """Return the Python files of the folder by name: one per op, and what they are called with."""
+    own = Path(kernelwright.backends.__file__).parent
+    names = sorted({entry.module for entry in entries})
+    listed = "\n".join(f"- {name}" for name in names)
+    found = {"__init__.py": f'"""Kernels written by Kernelwright:\n\n{listed}\n"""\n'.encode()}
+    found |= {name: (own / name).read_bytes() for name in CARRIED}
+    return found | {f"{name}.py": _module(name, entries).encode() for name in names}
 
 
 def _versions() -> dict[str, str]:
@@ -100,6 +106,8 @@ def _certificate(winner: Winner, certificates: Mapping[str, Certificate]) -> Cer
     found = certificates.get(winner.problem_hash) or certificates.get(winner.candidate_hash)
     if found is None:
         raise BlobMissing(winner.candidate_hash, f"of {winner.case.label} has no certificate")
+    if found.problem:
+        raise BadInput(winner.case.label, found.problem, "`kernelwright rejudge` judges it again.")
     return found
 
 
@@ -147,8 +155,8 @@ def _spelled(name: str) -> str:
     return f"{plain}_" if keyword.iskeyword(plain) or plain == "reference" or plain[0].isdigit() else plain
 
 
-def _module(name: str, manifest: Manifest) -> str:
-    entries = [entry for entry in manifest.entries if entry.module == name]
+def _module(name: str, everything: Sequence[Entry]) -> str:
+    entries = [entry for entry in everything if entry.module == name]
     case = entries[0].case
     inputs = [_spelled(spec.name) for spec in case.inputs]
     scalars = list(case.scalars)

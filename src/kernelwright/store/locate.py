@@ -28,6 +28,11 @@ def runs_folder(home: Path) -> Path:
     return home / "runs"
 
 
+def is_own(folder: Path, home: Path) -> bool:
+    """Tell whether the folder of a run lies among the home's own runs; a link that leads out of them does not."""
+    return folder.resolve().parent == runs_folder(home).resolve()
+
+
 def new_run_id(now: datetime, random: bytes) -> str:
     """Return a name that sorts by time; three random bytes part the runs of one second."""
     if len(random) < 3:
