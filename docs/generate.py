@@ -54,7 +54,7 @@ from kernelwright.core.config import RunConfig
 from kernelwright.core.frozen import digest
 from kernelwright.core.problem import Problem
 from kernelwright.core.technique import Bottleneck, Tier
-from kernelwright.hardware.bottleneck_rules import RULES
+from kernelwright.hardware.diagnose import ALL_RULES
 from kernelwright.report.catalogue import op_rows
 from kernelwright.store.playbook import read_playbook
 
@@ -145,8 +145,11 @@ def schema(model: type[BaseModel]) -> str:
 def fields(model: type[BaseModel]) -> str:
     """Return the documented fields of a model."""
     rows = []
+    kinds = typing.get_type_hints(model)  # without what narrows them: a bounded text is a text
     for name, info in model.model_fields.items():
-        kind = inspect.formatannotation(info.annotation).replace("kernelwright.", "")
+        kind = inspect.formatannotation(kinds[name]).replace("kernelwright.", "")
+        kind = re.sub(r"Optional\[([^\[\]]+)\]", r"\1 | None", kind)
+        kind = re.sub(r"Union\[([^\[\]]+)\]", lambda found: found[1].replace(", ", " | "), kind)
         rows.append([f"`{name}`", f"`{re.sub(r'[a-z_]+[.]', '', kind)}`", info.description or ""])
     return table(["field", "type", "meaning"], rows)
 
@@ -374,7 +377,7 @@ def bottleneck_rules() -> str:
             f"`{rule.unless}`" if rule.unless else "",
             rule.reason,
         ]
-        for rule in sorted(RULES, key=lambda rule: order.index(rule.category))
+        for rule in sorted(ALL_RULES, key=lambda rule: order.index(rule.category))
     ]
     return table(["category", "when", "devices", "not with", "why there"], rows)
 

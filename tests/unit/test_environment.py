@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelwright.core.environment import KEPT, child_environment
+from kernelwright.cli import doctor
+from kernelwright.core.environment import KEPT, child_environment, tool_environment
+from kernelwright.hardware import counters
 
 ROOT, HOME = Path("/pkg/src"), Path("/tmp/own")
 SECRET = "s3cr3t-value"
@@ -103,3 +105,20 @@ def test_parent_is_left_alone():
     parent = {"PATH": "/bin", "OPENAI_API_KEY": SECRET}
     child(parent)["PATH"] = "/changed"
     assert parent == {"PATH": "/bin", "OPENAI_API_KEY": SECRET}
+
+
+def test_a_tool_that_is_asked_something_is_told_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    tool = tmp_path / "g++"
+    tool.write_text("#!/bin/sh\necho release; env\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    said = counters._output([str(tool)])
+    assert "release" in said and SECRET not in said
+    tool.write_text('#!/bin/sh\necho "release $OPENAI_API_KEY."\n')
+    assert doctor._compiler("g++").detail == f"release . ({tool})"
+    assert set(tool_environment({"OPENAI_API_KEY": SECRET, "CUDA_HOME": "/c"})) == {
+        "PATH",
+        "LANG",
+        "CUDA_HOME",
+    }

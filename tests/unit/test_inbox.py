@@ -123,8 +123,11 @@ def test_its_authors_words_are_one_bounded_line_that_steers_no_terminal(told: To
     inbox.drop(told.folder, told.landscape.problem.hash, proposal().model_copy(update=words))
     (node,) = [one for one in told.carry_out().nodes.values() if "anna" in one.candidate.author.name]
     found = node.candidate.author
-    assert (found.name, found.detail) == ("[31manna", f"submitted {'x' * inbox.MAX_NAME}")
-    assert node.candidate.note.startswith("first second yyy") and len(node.candidate.note) == inbox.MAX_NOTE
+    assert (found.name, found.detail) == ("\ufffd[31manna", f"submitted {'x' * inbox.MAX_NAME}")
+    assert (
+        node.candidate.note.startswith("first second\ufffd yyy")
+        and len(node.candidate.note) == inbox.MAX_NOTE
+    )
 
 
 def test_a_submission_that_computes_something_else_is_reverted_with_the_judges_reason(told: Told) -> None:

@@ -15,6 +15,7 @@ from kernelwright.core.brief import Answer, Attempt, Brief
 from kernelwright.core.candidate import Author, ParamChoice
 from kernelwright.core.events import CandidateProposed
 from kernelwright.core.exchange import Exchange, Totals, past_limit, totals
+from kernelwright.core.foreign import fenced
 from kernelwright.core.frozen import digest
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.normal import key_of
@@ -25,7 +26,7 @@ from kernelwright.llm.facts import Length, facts_of
 from kernelwright.llm.ledger import Price, Prices, cost_of, read_prices
 from kernelwright.llm.questions import Reply
 from kernelwright.llm.spec import parse_spec
-from kernelwright.llm.templates import fenced, fill, render
+from kernelwright.llm.templates import fill, render
 from kernelwright.testing.recorded_run import RecordedRun, settings
 from tests.unit.landscapes import GRID, SOURCE, valley
 from tests.unit.llm_servers import MODEL, Say, error, serving

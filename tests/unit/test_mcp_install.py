@@ -70,7 +70,9 @@ def test_an_unknown_assistant_is_told_the_nearest_one() -> None:
 
 
 def test_the_server_is_started_by_the_interpreter_that_has_it(tmp_path: Path) -> None:
+    assert "--allow-packages" in command_for(tmp_path, None, allow_packages=True)
     words = command_for(tmp_path, tmp_path / "home")
+    assert "--allow-packages" not in words
     assert words == [sys.executable, *COMMAND[1:5], str(tmp_path), "--home", str(tmp_path / "home")]
 
 

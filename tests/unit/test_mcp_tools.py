@@ -93,9 +93,74 @@ def test_a_model_of_the_project_is_named_by_its_whole_path(tmp_path: Path) -> No
     (tmp_path / "net.py").write_text("")
     place = Place(tmp_path, tmp_path)
     assert place.model("net.py:build") == f"{tmp_path / 'net.py'}:build"
-    assert place.model("torchvision.models:resnet18") == "torchvision.models:resnet18"
+    assert place.model(" net.py:build('a:b', n=2) ") == f"{tmp_path / 'net.py'}:build('a:b', n=2)"
     with pytest.raises(BadInput, match="is no file of"):
         place.model("nosuch.py:build")
+
+
+def test_a_model_of_transformers_is_a_name_or_a_folder_of_the_project(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    place = Place(tmp_path, tmp_path)
+    assert place.model("hf:owner/name") == "hf:owner/name"
+    assert place.model("hf:llama(vocab_size=64)") == "hf:llama(vocab_size=64)"
+    assert place.model("hf:./tiny(vocab_size=64)") == f"hf:{tmp_path / 'tiny'}(vocab_size=64)"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "{outside}/evil.py:build('a:b')",
+        " {outside}/evil.py:build('x.py:y')",
+        "../outside/evil.py:build('a:b')",
+        "link.py:build('a:b')",
+        "hf:{outside}",
+        "hf:../outside",
+        "hf:link",
+        "hf:/no/such/place",
+    ],
+)
+def test_no_way_of_writing_a_model_leads_out_of_the_project(tmp_path: Path, spec: str) -> None:
+    root, outside = tmp_path / "project", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (outside / "evil.py").write_text("")
+    (root / "link.py").symlink_to(outside / "evil.py")
+    (root / "link").symlink_to(outside)
+    with pytest.raises(BadInput, match="lies outside of"):
+        Place(tmp_path, root, packages=True).model(spec.format(outside=outside))
+
+
+def test_a_package_is_refused_unless_the_operator_allows_it_and_ours_and_pythons_are_always(
+    tmp_path: Path,
+) -> None:
+    spec = "torchvision.models:resnet18(num_classes=10)"
+    with pytest.raises(BadInput, match=r"'torchvision\.models' is a package.* --allow-packages"):
+        Place(tmp_path, tmp_path).model(spec)
+    assert Place(tmp_path, tmp_path, packages=True).model(spec) == spec
+    for never in ("os:system('true')", "os.path:exists('x')", "kernelwright.model.saved:build('x')"):
+        with pytest.raises(BadInput, match="holds no models"):
+            Place(tmp_path, tmp_path, packages=True).model(never)
+
+
+def test_the_projects_own_settings_lead_a_run_no_further_than_a_call_does(tmp_path: Path) -> None:
+    root, outside = tmp_path / "project", tmp_path / "outside"
+    root.mkdir()
+    outside.mkdir()
+    (start,) = (one for one in TOOLS if one.name == "start_run")
+    (root / "kernelwright.toml").write_text(f'knowledge = ["{outside}"]\n')
+    # An op that is none: were the folder not refused, nothing would be started all the same.
+    found = carried_out(start, Place(tmp_path / "home", root), {"op": "no_such_op"})
+    assert isinstance(found, Failure)
+    assert f"kernelwright.toml: '{outside}' lies outside of" in found.message
+    assert not (tmp_path / "home").exists()
+
+
+def test_only_tools_that_start_nothing_say_that_they_only_read() -> None:
+    starting = {tool.name for tool in TOOLS if not tool.is_reading}
+    assert starting == {
+        *("start_run", "resume_run", "stop_run"),
+        *("judge_candidate", "submit", "profile"),
+    }
 
 
 def test_no_key_of_the_environment_is_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

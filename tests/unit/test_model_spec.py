@@ -1,5 +1,7 @@
 """How a model and its inputs are written: what is understood, and what is refused with which words."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,15 @@ from kernelwright.core.case import DType
 from kernelwright.core.config import RunConfig, resolve
 from kernelwright.core.errors import BadConfig, BadInput, ModelNotLoadable
 from kernelwright.core.messages.model import MODEL_REQUEST, ExtractModel
-from kernelwright.core.model_spec import InputSpec, ModelMode, ModelOptions, Source, parse_input, parse_spec
+from kernelwright.core.model_spec import (
+    InputSpec,
+    ModelMode,
+    ModelOptions,
+    Source,
+    parse_input,
+    parse_spec,
+    refuse_foreign,
+)
 
 
 @pytest.mark.parametrize(
@@ -137,3 +147,31 @@ def test_a_setting_of_the_model_that_cannot_be_names_what_can(key: str, value: s
     with pytest.raises(BadConfig) as raised:
         resolve({key: value}, {}, "defaults")
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "kernelwright.model.saved:build('{home}/models/../../x/models/y')",
+        "kernelwright.model.saved:build('/tmp/models/of-another-user')",
+        " kernelwright.model.saved:build('/tmp/models/of-another-user')",
+        "\tkernelwright.model.saved:build('/tmp/models/of-another-user')\n",
+        "kernelwright.model.saved:build(place='/tmp/models/of-another-user')",
+        "kernelwright.model:saved.build('{home}/models/one')",
+        "kernelwright.model.load:load('net.py:build')",
+    ],
+)
+def test_a_saved_module_of_another_home_is_refused_however_it_is_written(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(ModelNotLoadable, match="another machine or user"):
+        refuse_foreign(spec.format(home=tmp_path), tmp_path)
+
+
+def test_a_saved_module_of_this_home_and_every_other_model_is_not_refused(tmp_path: Path) -> None:
+    specs = (
+        f"kernelwright.model.saved:build('{tmp_path}/models/one')",
+        "net.py:build",
+        "hf:llama",
+        "a.b:C",
+        "",
+    )
+    assert [refuse_foreign(one, tmp_path) for one in specs] == [None] * 5

@@ -1,8 +1,11 @@
 """What must not leave a machine in a text."""
 
+from pathlib import Path
+
 import pytest
 
 from kernelwright.core.redact import secrets_in, without_keys, without_passwords, without_people
+from kernelwright.store.secrets import known_secrets
 
 PLANTED = (
     "sk-ant-api03-abcdefghijklmnop0123",
@@ -33,6 +36,16 @@ def test_what_an_environment_calls_a_key_is_taken_out_whatever_it_looks_like() -
     }
     assert secrets_in(environment) == ("plain words here",)
     assert without_keys("say plain words here now", secrets_in(environment)) == "say <secret> now"
+
+
+def test_the_key_in_the_key_file_is_known_and_a_file_that_is_gone_hides_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("open-sesame-2718\n")
+    environment = {"KERNELWRIGHT_LLM_KEY_FILE": str(file), "HOUSE_TOKEN": "a-longer-word-than-that"}
+    assert known_secrets(environment) == ("a-longer-word-than-that", "open-sesame-2718")
+    assert without_keys("it is open-sesame-2718.", known_secrets(environment)) == "it is <secret>."
+    file.unlink()
+    assert known_secrets(environment) == ("a-longer-word-than-that",)
 
 
 def test_passwords_in_addresses_and_headers_are_taken_out() -> None:

@@ -12,12 +12,13 @@ from markdown_it import MarkdownIt
 
 from kernelwright.core.candidate import Author, ParamChoice
 from kernelwright.core.events import LessonLearnt, Noted
+from kernelwright.core.foreign import in_a_line, visible
 from kernelwright.core.lesson import Lesson
 from kernelwright.report.axes import LogScale, calls, micros, padded, span, ticks, whole_ticks
 from kernelwright.report.html import page
 from kernelwright.report.lineage import drawn, rows
 from kernelwright.report.markdown import document, fenced, plain
-from kernelwright.report.markup import rendered, tag, visible
+from kernelwright.report.markup import rendered, tag
 from kernelwright.report.model import Experiment, Fate
 from kernelwright.report.results import results_tsv
 from tests.unit.report_runs import Telling, region, shipped_run
@@ -112,7 +113,9 @@ def test_no_text_adds_an_element_or_an_attribute_to_the_page(make, text):
     )
     assert unspanned(found.shape) == unspanned(known.shape)
     joined = "".join(found.words)
-    for letter in "nmacow":
+    for letter in "nmac":  # notes, authors and claims are one line each
+        assert f"{letter}{in_a_line(text)}" in joined
+    for letter in "ow":
         assert f"{letter}{visible(text)}" in joined
 
 

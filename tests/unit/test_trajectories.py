@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelwright.core.candidate import Author
+from kernelwright.core.candidate import Author, ParamChoice
 from kernelwright.core.events import CandidateProposed, ExpansionAnswered, ExpansionAsked, LlmAsked
 from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Expansion, Memory
@@ -32,6 +32,7 @@ def source(make, tmp_path: Path) -> Source:
         author=Author(name="llm", detail="some-model"),
         parents=(seed.hash,),
         note="asked greta",
+        choices=(ParamChoice(values={"MODE": f"as greta has it, {KEY}", "N": 4}),),
     )
     wanted = Expansion(
         problem_hash=run.problem.hash, parents=(seed.hash,), memory=Memory.BOTH, hint="be bold"

@@ -15,6 +15,7 @@ from kernelwright.core.brief import Answer, Brief, Proposal
 from kernelwright.core.candidate import Author
 from kernelwright.core.normal import key_of
 from kernelwright.core.plugins import language_of
+from kernelwright.store.disk import not_of_folder
 
 SUMMARY = "proposals from a folder, each given once: --author scripted:FOLDER"
 EXTENSIONS = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
@@ -50,7 +51,8 @@ class Folder:
         found: list[Proposal] = []
         troubles: list[str] = []
         for path in self._files(brief.problem.op):
-            answer = _read(path)
+            problem = not_of_folder(path, self.folder)
+            answer = Answer(reason=problem) if problem else _read(path)
             found += answer.proposals
             if not answer.proposals:
                 troubles.append(f"{path.name}: {answer.reason}")
@@ -62,7 +64,7 @@ class Folder:
     def _files(self, op: str) -> Iterator[Path]:
         for folder in (self.folder / op, self.folder):
             if folder.is_dir():
-                yield from sorted(path for path in folder.iterdir() if path.is_file())
+                yield from sorted(path for path in folder.iterdir() if not path.is_dir())
 
 
 def _read(path: Path) -> Answer:

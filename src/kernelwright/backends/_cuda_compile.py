@@ -1,6 +1,7 @@
 """The two compilers of CUDA C++, NVRTC and nvcc with ptxas, and where their headers and tools are found."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from kernelwright.core.environment import tool_environment
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.verdict import Status
 
@@ -59,6 +61,7 @@ def toolkit_root() -> Path | None:
     try:
         said = subprocess.run(
             [nvcc, "--dryrun", "-c", "kernel.cu"],
+            env=tool_environment(os.environ),
             capture_output=True,
             text=True,
             timeout=TOOL_SECONDS,
@@ -114,7 +117,12 @@ def disassembled(cubin: Path) -> str | None:
         return None
     try:
         said = subprocess.run(
-            [tool, "-c", cubin], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+            [tool, "-c", cubin],
+            env=tool_environment(os.environ),
+            capture_output=True,
+            text=True,
+            timeout=TOOL_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

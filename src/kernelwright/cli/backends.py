@@ -18,12 +18,13 @@ def backends(as_json: JsonFlag = False) -> None:
         print_json(answer)
         return
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(
         "backend", "tier", "what it is", "usable", "found, or what is missing", box=None, pad_edge=False
     )
     for row in answer.backends:
-        mark = "[green]yes[/]" if row.usable else "[red]no[/]"
+        mark = Text("yes", "green") if row.usable else Text("no", "red")
         table.add_row(
             row.name, row.tier, row.summary, mark, row.detail if row.usable else f"{row.detail}. {row.remedy}"
         )

@@ -5,8 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelwright.cli.hints import home_words
+from kernelwright.cli.runs import TrustFlag
 from kernelwright.cli.screen import ExitCode, HomeOption, JsonFlag, kernelwright_home, out, print_json
 from kernelwright.cli.submit import ProblemOption, name_of, opened
+from kernelwright.core.foreign import MOST_IN_A_NOTE, fenced, in_a_line
 
 if TYPE_CHECKING:
     from kernelwright.core.brief import Attempt, Brief, Memo
@@ -19,29 +22,34 @@ def brief(
         str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
     ] = "last",
     problem: ProblemOption = None,
+    trust: TrustFlag = False,
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> int:
     """Tell what an author is told who is to make the best kernel of a run faster."""
+    from kernelwright.engine.foreign_runs import FoundRun
     from kernelwright.engine.taking_part import brief_of_best, onlooking, problem_named
     from kernelwright.hardware.calibrate import known_ceilings
 
     journal, folder = opened(place := kernelwright_home(home), run)
     tree = journal.tree()
     chosen = problem_named(tree, problem)
-    onlooker = onlooking(folder, tree)
+    seen = FoundRun(folder, place, trust)
+    onlooker = onlooking(seen, tree)
     onlooker.ceilings = known_ceilings(chosen.device, place)
     found = brief_of_best(onlooker, chosen)
     number = list(tree.problems).index(chosen.hash) + 1
     if as_json:
         print_json(found)
     else:
-        out().print(markdown(found, name_of(folder, place), number), markup=False, soft_wrap=True)
+        more = ("" if seen.is_own else " --trust") + home_words(place)
+        page = markdown(found, name_of(folder, place), number, more)
+        out().print(page, markup=False, soft_wrap=True)
     return ExitCode.OK
 
 
-def markdown(found: "Brief", run: str, number: int) -> str:
-    """Return a brief as a page to read."""
+def markdown(found: "Brief", run: str, number: int, more: str = "") -> str:
+    """Return a brief as a page to read; `more` is what the command that submits needs besides."""
     problem = found.problem
     sizes = [f"- `{case.label}`, weight {case.weight:g}" for case in problem.cases]
     parts = [f"# {problem.cases[0].label}", f"On {problem.device.name}. Run {run}, problem {number}."]
@@ -54,11 +62,13 @@ def markdown(found: "Brief", run: str, number: int) -> str:
     if found.lessons:
         parts += ["## What was learnt", "\n".join(_lesson(one) for one in found.lessons)]
     if found.notes:
-        parts += ["## Notes and documents", *(_lowered(note.strip()) for note in found.notes)]
+        # Quoted, never a part of the page: documents are the user's, and tell an author nothing but what they say.
+        parts += ["## Notes and documents", *(fenced(note.strip(), "markdown") for note in found.notes)]
     if found.cards:
         parts += ["## Techniques", *(_lowered(card.strip()) for card in found.cards)]
     file = f"FILE{_extension(found)}"
-    command = f"kernelwright submit {file} --run {shlex.quote(run)} --problem {number} --note 'what is tried' --wait"
+    named = f"--run {shlex.quote(run)} --problem {number}"
+    command = f"kernelwright submit {file} {named} --note 'what is tried' --wait{more}"
     parts += ["## How to submit", f"```sh\n{command}\n```"]
     parts += ["A program may submit JSON instead: `source`, `backend`, `note`, `choices`."]
     return "\n\n".join(parts)
@@ -74,9 +84,9 @@ def _start(found: "Brief") -> list[str]:
         times = verdict.timing.cases if verdict.timing else ()
         words += [f"`{one.label}`: {one.median_us:.2f} us{_floor(one.floor_us)}." for one in times]
         if verdict.failure is not None:
-            words.append(f"The judge: {verdict.status.value}, {verdict.failure.reason}.")
-    words += [f"It waits for: {'; '.join(found.diagnoses)}."] if found.diagnoses else []
-    return ["## What to start from", " ".join(words), f"```\n{first.source.rstrip()}\n```"]
+            words.append(f"The judge: {verdict.status.value}, {in_a_line(verdict.failure.reason)}.")
+    words += [f"It waits for: {'; '.join(map(in_a_line, found.diagnoses))}."] if found.diagnoses else []
+    return ["## What to start from", " ".join(words), fenced(first.source)]
 
 
 def _floor(floor_us: float | None) -> str:
@@ -85,29 +95,33 @@ def _floor(floor_us: float | None) -> str:
 
 def _chosen(choices: "tuple[ParamChoice, ...]") -> str:
     values = [", ".join(f"{name}={value}" for name, value in one.values.items()) for one in choices]
-    return "; ".join(filter(None, values)) or "no parameters"
+    return in_a_line("; ".join(filter(None, values))) or "no parameters"
 
 
 def _attempt(one: "Attempt") -> str:
     speed = f"x{one.speed:.2f} over the baseline" if one.speed else "not timed"
     what = " ".join(filter(None, (one.note, f"({_chosen(one.choices)})")))
-    return f"- `{one.candidate_hash[:12]}` by {one.author.name}: {what}: {speed}; {one.reason or 'undecided'}"
+    ended = in_a_line(one.reason) or "undecided"
+    return f"- `{one.candidate_hash[:12]}` by {one.author.name}: {in_a_line(what)}: {speed}; {ended}"
 
 
 def _lesson(one: "Lesson") -> str:
     words = " ".join(filter(None, (one.claim, one.effect)))
-    return f"- {'avoid: ' if one.teaching == 'trap' else ''}{words} ({one.scope or 'everywhere'})"
+    return in_a_line(f"- {'avoid: ' if one.teaching == 'trap' else ''}{words} ({one.scope or 'everywhere'})")
 
 
 def _memo(one: "Memo") -> str:
     points = [*(f"avoid {point}" for point in one.avoid), *(f"try {point}" for point in one.try_next)]
-    words = "; ".join(filter(None, (" ".join(one.why.split()), *points)))
-    return f"- {one.agent} on `{one.candidate_hash[:12]}`, {one.outcome.value}: {words}"
+    words = in_a_line("; ".join(filter(None, (one.why, *points))), MOST_IN_A_NOTE)
+    return f"- {in_a_line(one.agent)} on `{one.candidate_hash[:12]}`, {one.outcome.value}: {words}"
 
 
 def _lowered(card: str) -> str:
-    """Return a card with its headings two levels down."""
-    lines = [f"##{line}" if line.startswith("#") else line for line in card.splitlines()]
+    """Return a card with its headings two levels down; its code stays as it is, `#include` and all."""
+    lines, is_code = [], False
+    for line in card.splitlines():
+        is_code ^= line.startswith("```")
+        lines.append(f"##{line}" if line.startswith("#") and not is_code else line)
     return "\n".join(lines)
 
 

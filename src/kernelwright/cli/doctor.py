@@ -1,16 +1,20 @@
 """`kernelwright doctor`."""
 
+import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from kernelwright.cli.screen import Answer, HomeOption, JsonFlag, err, kernelwright_home, out, print_json
 from kernelwright.core.device import Ceilings
+from kernelwright.core.environment import tool_environment
 from kernelwright.report.catalogue import BackendRow, backend_rows
 
 COMPILERS = ("g++", "clang++", "nvcc", "hipcc")
@@ -93,8 +97,18 @@ def _compiler(name: str) -> Finding:
     path = shutil.which(name)
     if path is None:
         return Finding(name=name, found=False, detail="not on PATH")
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.strip()] or ["version unknown"]
+    said = ""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        said = subprocess.run(
+            [path, "--version"],
+            env=tool_environment(os.environ),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+            check=False,
+        ).stdout
+    lines = [line for line in said.splitlines() if line.strip()] or ["version unknown"]
     words = next((line for line in lines if "release" in line), lines[0])
     return Finding(name=name, found=True, detail=f"{words.strip()} ({path})")
 
@@ -149,15 +163,15 @@ def doctor(
     console.print(answer.interpreter)
     groups = {"devices": answer.devices, "compilers": answer.compilers, "libraries": answer.libraries}
     for title, findings in groups.items():
-        console.print(f"\n[bold]{title}[/]")
+        console.print(f"\n{title}", style="bold")
         for item in findings:
-            console.print(
-                f"  {'[green]ok[/]' if item.found else '[yellow]--[/]'} {item.name:17} {item.detail}"
-            )
-    console.print("\n[bold]backends[/]")
+            mark = ("ok", "green") if item.found else ("--", "yellow")
+            console.print(Text.assemble("  ", mark, f" {item.name:17} {item.detail}"))
+    console.print("\nbackends", style="bold")
     for row in rows:
         detail = row.detail if row.usable else f"{row.detail}. {row.remedy}"
-        console.print(f"  {'[green]ok[/]' if row.usable else '[red]no[/]'} {row.name:17} {detail}")
+        mark = ("ok", "green") if row.usable else ("no", "red")
+        console.print(Text.assemble("  ", mark, f" {row.name:17} {detail}"))
     for measured in answer.calibration:
         _print_calibration(measured)
     console.print(f"\n{'Ready.' if answer.ready else 'No language can be used yet; see above.'}")
@@ -165,10 +179,10 @@ def doctor(
 
 def _print_calibration(row: CalibrationRow) -> None:
     console, found = out(), row.ceilings
-    console.print(f"\n[bold]measured[/] {row.device}")
+    console.print(Text.assemble("\n", ("measured", "bold"), f" {row.device}"))
     for name, line in (("copy", found.copying), ("read", found.reading)):
         console.print(f"  {name:17} {line.rate / 1e9:.1f} GB/s beyond {line.fixed_us:.2f} us")
     for name, rate in found.flops.items():
         console.print(f"  {name + ' products':17} {rate / 1e12:.3f} TFLOP/s")
     for words in row.disagreements:
-        console.print(f"  [yellow]{words}[/]")
+        console.print(f"  {words}", style="yellow")

@@ -1,6 +1,5 @@
 """`kernelwright export`: what a run holds, for use elsewhere."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelwright.cli.screen import Answer, ExitCode, HomeOption, JsonFlag, kernelwright_home, out, print_json
+from kernelwright.cli.screen import (
+    Answer,
+    ExitCode,
+    HomeOption,
+    JsonFlag,
+    kernelwright_home,
+    out,
+    print_json,
+    write_json,
+)
 from kernelwright.report.trajectories import UNKNOWN_LICENCE, Format
 
 if TYPE_CHECKING:
@@ -68,7 +76,7 @@ def trajectories(
     found = lines(_source(journal, folder, licence), shape)
     if out_file is None:
         for line in found:
-            sys.stdout.write(line + "\n")
+            write_json(line)
         return ExitCode.OK
     count = _write(out_file, found)
     answer = TrajectoriesAnswer(run_id=journal.run_id, format=shape, file=str(out_file), lines=count)
@@ -95,10 +103,10 @@ def _source(journal: "Journal", folder: Path | None, licence: str) -> "Source":
     import socket
 
     from kernelwright.core.errors import BlobMissing
-    from kernelwright.core.redact import secrets_in
     from kernelwright.engine.asking import contract
     from kernelwright.report.trajectories import Source
     from kernelwright.store.blobs import Blobs
+    from kernelwright.store.secrets import known_secrets
 
     def text(blob_hash: str) -> bytes:
         if folder is None:
@@ -115,7 +123,7 @@ def _source(journal: "Journal", folder: Path | None, licence: str) -> "Source":
         text=text,
         contract=contract,
         licence=licence,
-        secrets=secrets_in(os.environ),
+        secrets=known_secrets(os.environ),
         homes=(str(Path.home()), os.environ.get("HOME", "")),
         names=tuple(sorted(names - {""})),
     )

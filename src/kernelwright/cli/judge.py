@@ -160,6 +160,7 @@ def _print(answer: JudgeAnswer) -> None:
     if answer.disqualified:
         console.print(f"no comparison: {answer.disqualified}", markup=False)
     verdict = "passed" if answer.passed else "rejected"
-    console.print(f"[bold]{verdict}[/] under {answer.profile.value}: {answer.status.value}")
+    told = f" under {answer.profile.value}: {answer.status.value}"
+    console.print(Text.assemble((verdict, "bold"), told))
     if answer.reproduce:
         console.print(f"the failing case alone: {answer.reproduce}", markup=False, soft_wrap=True)

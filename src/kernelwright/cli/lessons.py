@@ -163,7 +163,7 @@ def import_(
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(str(file), f"cannot be read: {error}", "Give a file in UTF-8.") from error
     found = findings_in(text, str(file))
-    _shelf(home).add(found)
+    _shelf(home).add(found, is_foreign=True)
     return _carried(file, len(found.learnt), len(found.winners), as_json, "taken from")
 
 
@@ -190,7 +190,6 @@ def _answer(shelf: "Shelf", kept: list[KeptLesson], winners: list[EarlierWinner]
 
 
 def _print_list(kept: list[KeptLesson], winners: list[EarlierWinner]) -> None:
-    from rich.markup import escape
     from rich.table import Table
 
     console = out()
@@ -202,9 +201,7 @@ def _print_list(kept: list[KeptLesson], winners: list[EarlierWinner]) -> None:
         lesson = one.lesson
         claim = f"avoid: {lesson.claim}" if lesson.teaching == "trap" else lesson.claim
         counts = (str(one.confirmed), str(one.contradicted))
-        table.add_row(
-            lesson.key[:SHORT], one.standing.value, *counts, lesson.effect, lesson.scope, escape(claim)
-        )
+        table.add_row(lesson.key[:SHORT], one.standing.value, *counts, lesson.effect, lesson.scope, claim)
     console.print(table)
     for winner in winners:
         sizes = ", ".join(shape.label for shape in winner.shapes)

@@ -255,9 +255,12 @@ def _row(tree: "Tree", key: str) -> KernelRow:
 
 
 def _print(answer: OptimizeAnswer) -> None:
+    from rich.text import Text
+
     console = out()
     for row in answer.kernels:
-        console.print(f"[bold]{row.case}[/]  x{row.count} in the model, {100 * row.share:.1f} % of its time")
+        told = f"  x{row.count} in the model, {100 * row.share:.1f} % of its time"
+        console.print(Text.assemble((row.case, "bold"), told))
         console.print(f"  winner: {row.winner}; {row.reason}", markup=False)
         if row.spliced:
             words = "stays" if row.spliced.kept else "goes"

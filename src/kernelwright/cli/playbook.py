@@ -175,7 +175,7 @@ def _list(cards: list[Technique], by_tier: bool) -> None:
         gain = f"{card.gain.factors} {card.gain.basis.value}"
         table.add_row(str(int(card.tier)), card.name, card.title, *tags, gain)
     console.print(table)
-    console.print(f"[dim]{len(cards)} cards; `kernelwright playbook NAME` shows one[/]")
+    console.print(f"{len(cards)} cards; `kernelwright playbook NAME` shows one", style="dim")
 
 
 def _show(card: Technique) -> None:

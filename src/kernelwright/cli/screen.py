@@ -1,7 +1,12 @@
-"""What every verb needs to talk to a person or a program."""
+"""What every verb needs to talk to a person or a program.
 
+Much of what is shown was written by others: candidates, compilers, models, imported files. None of it can steer a
+terminal, nor pose as markup.
+"""
+
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -9,7 +14,11 @@ from typing import Annotated
 
 import typer
 from pydantic import BaseModel, ConfigDict
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from kernelwright.core.foreign import HIDING, visible
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 HomeOption = Annotated[
@@ -41,14 +50,27 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
+class Screen(Console):
+    """A console that shows texts as they are: brackets are no markup, and what cannot be seen becomes a mark."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what is to be written; only rich's own controls stay controls."""
+        for one in super().render(renderable, options):
+            yield one if one.control else Segment(visible(one.text), one.style)
+
+
 def out() -> Console:
     """Return the console for answers; colours only on a terminal."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Screen()
 
 
 def err() -> Console:
     """Return the console for progress and errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=not sys.stderr.isatty())
+    return Screen(stderr=True)
 
 
 @contextmanager
@@ -56,21 +78,27 @@ def telling(first: str) -> Iterator[Callable[[str], None]]:
     """Give a function that tells how far things are: in one changing line on a terminal, line by line elsewhere."""
     console = err()
     if console.is_terminal:
-        with console.status(first) as status:
-            yield lambda text: status.update(text)
+        # As Text: a status takes every other text for markup, whatever the console says.
+        with console.status(Text(first)) as status:
+            yield lambda text: status.update(Text(text))
     else:
         yield lambda text: console.print(text, markup=False)
 
 
 def print_json(answer: BaseModel) -> None:
     """Print an answer as one JSON object."""
-    sys.stdout.write(answer.model_dump_json(indent=2) + "\n")
+    write_json(answer.model_dump_json(indent=2))
+
+
+def write_json(text: str) -> None:
+    """Write JSON, the same value in characters that can all be seen: JSON's own escapes stop at the first 32."""
+    sys.stdout.write(HIDING.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
 def kernelwright_home(option: Path | None) -> Path:
-    """Return the folder of runs and caches."""
+    """Return the folder of runs and caches, as it is found from any working folder: other processes have their own."""
     import os
 
     from kernelwright.store.locate import home
 
-    return option if option is not None else home(os.environ)
+    return (option if option is not None else home(os.environ)).absolute()

@@ -55,10 +55,11 @@ def show(
 
 
 def _print(summary: Summary, folder: str, ledger: Ledger | None) -> None:
+    from rich.text import Text
+
     console = out()
-    console.print(
-        f"[bold]{summary.run_id}[/]  {summary.model or ''}  on {summary.device or 'unknown device'}"
-    )
+    told = f"  {summary.model or ''}  on {summary.device or 'unknown device'}"
+    console.print(Text.assemble((summary.run_id, "bold"), told))
     counts = f"{summary.candidates} candidates, {summary.kept} kept, {summary.reverted} reverted"
     console.print(f"{summary.events} events, {counts}")
     for problem in summary.problems.values():
@@ -78,4 +79,4 @@ def _print(summary: Summary, folder: str, ledger: Ledger | None) -> None:
         words = f"llm: {spent.calls} calls, {tokens}, {spent.money}, {each:.1f} s per call; {ledger.per_gain}"
         console.print(words, markup=False)
     console.print(f"ended: {summary.ended}" if summary.ended else "not ended")
-    console.print(f"[dim]{folder}[/]", soft_wrap=True)
+    console.print(folder, style="dim", soft_wrap=True)

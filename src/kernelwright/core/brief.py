@@ -10,6 +10,7 @@ from kernelwright.core.candidate import Author, Candidate, ParamChoice, ParamVal
 from kernelwright.core.case import Case
 from kernelwright.core.exchange import Exchange
 from kernelwright.core.expansion import Memory
+from kernelwright.core.foreign import Note, Visible
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.plan_language import PlanFault, first_values
@@ -26,11 +27,11 @@ class Attempt(Frozen):
     """An ancestor of the first parent, or made from the same one."""
     author: Author
     """Who made it."""
-    note: str
+    note: Note
     """What was tried, in its author's words."""
     status: Status | None
     """How the judge ended; None if there is no verdict yet."""
-    reason: str = ""
+    reason: Visible = ""
     """Why it failed, or why it was kept or reverted."""
     speed: float | None = Field(default=None, gt=0)
     """Baseline time over its time, if it is certified."""
@@ -70,7 +71,7 @@ class Memo(Frozen):
     """What the judge said."""
     speed: float | None = Field(default=None, gt=0)
     """Baseline time over its time, if it is certified."""
-    why: str = ""
+    why: Visible = ""
     """What happened, in its author's words."""
     avoid: tuple[str, ...] = ()
     """What not to do again."""
@@ -136,7 +137,7 @@ class Proposal(Frozen):
     """Its language."""
     author: Author
     """Who proposes it."""
-    note: str = ""
+    note: Note = ""
     """What is tried and why."""
     choices: tuple[ParamChoice, ...] = ()
     """Parameters per case, the rule for unseen shapes last; none means the first values of `PARAMS`."""
@@ -186,7 +187,7 @@ class Answer(Frozen):
     """To be judged."""
     trials: tuple[Trial, ...] = ()
     """Looks wanted first; the author is asked again when they are in the tree."""
-    reason: str = ""
+    reason: Visible = ""
     """Why there is nothing to be judged."""
     exchanges: tuple[Exchange, ...] = ()
     """What was said to an llm and by it on the way here, in order."""

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
+from kernelwright.core.foreign import Line, Note
 from kernelwright.core.frozen import Frozen, Noun, digest
 
 ParamValue = bool | int | float | str
@@ -21,9 +22,9 @@ class Origin(StrEnum):
 class Author(Frozen):
     """Who proposed a candidate."""
 
-    name: str
+    name: Line
     """File name of the agent, `seed`, `baseline` or a person's."""
-    detail: str = ""
+    detail: Line = ""
     """Model id, move, trial or commit: whatever finds the proposal again."""
 
 
@@ -53,7 +54,7 @@ class Candidate(Noun):
     """Hashes of the candidates it was made from; rides along."""
     author: Author = Author(name="unknown")
     """Who proposed it; rides along."""
-    note: str = ""
+    note: Note = ""
     """One sentence: what was tried and why; rides along."""
 
     def identity(self) -> object:

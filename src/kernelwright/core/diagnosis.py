@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
+from kernelwright.core.foreign import Line
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.technique import Bottleneck
 
@@ -94,7 +95,7 @@ class Diagnosis(Frozen):
     """The numbers it rests on."""
     prescriptions: tuple[str, ...] = ()
     """Technique cards against it, the likeliest first, each once; none where the playbook has none."""
-    sentence: str = Field(min_length=1)
+    sentence: Line = Field(min_length=1)
     """What happens, in words."""
     case: str = ""
     """Label of the case."""

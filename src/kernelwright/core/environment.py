@@ -32,11 +32,8 @@ def child_environment(
     parent: Mapping[str, str], package_root: Path, home: Path, threads: int
 ) -> dict[str, str]:
     """Return the whole environment of a child: a few kept names, our own package, its own home."""
-    kept = {name: parent[name] for name in KEPT if name in parent}
     return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "LANG": "C.UTF-8",
-        **kept,
+        **tool_environment(parent),
         **MALLOC,
         "HOME": str(home),
         "TMPDIR": str(home),
@@ -47,6 +44,12 @@ def child_environment(
         # processes running the same code from 12.9 % to 2.5 % (docs/measured.md#passive).
         "OMP_WAIT_POLICY": "passive",
     }
+
+
+def tool_environment(parent: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a tool that is asked something, such as its version: the few kept names alone."""
+    kept = {name: parent[name] for name in KEPT if name in parent}
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", **kept}
 
 
 def close_off(*, die_with_parent: bool = True) -> None:

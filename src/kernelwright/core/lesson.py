@@ -4,15 +4,24 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from functools import partial
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from kernelwright.core.candidate import Candidate, ParamValue
+from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case, DType
+from kernelwright.core.foreign import MOST_IN_A_FILE, Line, Name, in_a_line
 from kernelwright.core.frozen import Frozen, Noun, canonical_json, digest
 
 OTHER_DTYPE = 2.0
 """Another element type is as far as a factor e² in size."""
+MOST_IN_A_CLAIM = 400
+Claim = Annotated[str, AfterValidator(partial(in_a_line, most=MOST_IN_A_CLAIM)), Field(min_length=1)]
+"""One bounded line: shelves are filled from files of others too, and briefs quote what they hold."""
+Word = Annotated[str, Field(max_length=MOST_IN_A_FILE)]
+Values = dict[Word, bool | int | float | Word]
+"""Parameter values by name: a source may list any that it has room for."""
 
 
 class Teaching(StrEnum):
@@ -27,7 +36,7 @@ class Teaching(StrEnum):
 class Shape(Frozen):
     """A size a lesson was learnt at."""
 
-    axes: dict[str, int]
+    axes: dict[Name, Annotated[int, Field(ge=0, lt=1 << 63)]]
     """Extent by axis name."""
     dtype: DType
     """Element type."""
@@ -59,17 +68,17 @@ def apart(ones: Iterable[Shape], others: Sequence[Shape]) -> float:
 class Lesson(Noun):
     """What was learnt, where it holds, and what it rests on."""
 
-    claim: str = Field(min_length=1)
+    claim: Claim
     """One sentence a later author can act on."""
     teaching: Teaching = Teaching.GAIN
     """Whether it is to be done or to be avoided."""
-    op: str | None = None
+    op: Name | None = None
     """Op it holds for; None for all."""
-    backend: str | None = None
+    backend: Name | None = None
     """Language it holds for; None for all."""
-    arch: str | None = None
+    arch: Name | None = None
     """Architecture it holds for; None for all."""
-    bottleneck: str | None = None
+    bottleneck: Name | None = None
     """Diagnosis it belongs to."""
     shapes: tuple[Shape, ...] = ()
     """Sizes it was learnt at; none if it does not depend on them."""
@@ -79,17 +88,17 @@ class Lesson(Noun):
     """Lower end of its 95 % interval."""
     ci_high: float | None = Field(default=None, gt=0)
     """Upper end of its 95 % interval."""
-    move: str = ""
+    move: Line = ""
     """The mechanical rewrite that did it, if one did."""
-    values: dict[str, ParamValue] = Field(default_factory=dict)
+    values: Values = Field(default_factory=dict)
     """Parameter values that did it, or that the winner ran with."""
-    author: str = ""
+    author: Line = ""
     """Who proposed what was kept or failed."""
-    candidate_hash: str = ""
+    candidate_hash: Name = ""
     """The candidate it was learnt from."""
-    parent_hash: str = ""
+    parent_hash: Name = ""
     """What that was made from."""
-    evaluations: tuple[str, ...] = Field(min_length=1)
+    evaluations: tuple[Name, ...] = Field(min_length=1)
     """Hashes of the evaluations or comparisons it rests on: a claim without one is not a lesson."""
 
     @model_validator(mode="after")

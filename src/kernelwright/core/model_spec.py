@@ -25,7 +25,8 @@ ALIASES = {
 }
 FLOATS = (DType.FP32, DType.FP16, DType.BF16, DType.FP64)
 SPEC_HELP = "Give `path.py:factory`, `package.module:Class` or `hf:NAME-or-folder`."
-SAVED_FACTORY, SAVED_FOLDER = "kernelwright.model.saved:build", "models"
+OUR_PACKAGE = "kernelwright"
+SAVED_FACTORY, SAVED_FOLDER = f"{OUR_PACKAGE}.model.saved:build", "models"
 """What loads a live module that `kernelwright.optimize` was given, and the folder of the home it lies in."""
 INPUT_HELP = "Write `1,512:int64`, or `tokens=1@batch,512@seq:int64`."
 
@@ -186,11 +187,18 @@ def parse_spec(spec: str) -> Address:
 
 
 def refuse_foreign(spec: str, home: Path) -> None:
-    """Raise for a saved module that lies outside the home: reading it would run whatever it was made of."""
-    if not spec.startswith(f"{SAVED_FACTORY}("):
+    """Raise for a saved module that lies outside the home: reading it would run whatever it was made of.
+
+    The name is taken apart as who loads it does, and nothing else of ours is a model: the same function has other
+    names, such as `kernelwright.model:saved.build`.
+    """
+    if not spec:  # a run of one op has none
         return
-    place = Path(str(next(iter(parse_spec(spec).args), ""))).resolve()
-    if place.parent != home.resolve() / SAVED_FOLDER:
+    address = parse_spec(spec)
+    if address.source is not Source.PACKAGE or address.place.partition(".")[0] != OUR_PACKAGE:
+        return
+    place = Path(str(next(iter(address.args), ""))).resolve()
+    if f"{address.place}:{address.factory}" != SAVED_FACTORY or place.parent != home.resolve() / SAVED_FOLDER:
         remedy = "Optimise the module here, or name one such as `path.py:factory`."
         raise ModelNotLoadable(spec, "it was saved by another machine or user", remedy)
 

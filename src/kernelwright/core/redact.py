@@ -11,6 +11,8 @@ PLAIN_NAMES = frozenset(
 )
 """Names of nobody in particular."""
 SECRET_VARIABLE = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+KEY_FILE = "KERNELWRIGHT_LLM_KEY_FILE"
+"""Variable that names the file with the key of a language model."""
 FILE_VARIABLE = re.compile(r"_(?:FILE|PATH|DIR)$", re.IGNORECASE)
 """Variables that name where a key lies, not the key."""
 

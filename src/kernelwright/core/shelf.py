@@ -8,12 +8,14 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from kernelwright.core.candidate import ParamValue
+from kernelwright.core.foreign import MOST_IN_A_FILE, Line, Name
 from kernelwright.core.frozen import Frozen, canonical_json, digest
-from kernelwright.core.lesson import Lesson, Shape, Teaching
+from kernelwright.core.lesson import Lesson, Shape, Teaching, Values
 
 CONFIRMING = 2
 """Places that must have shown a lesson before it is promoted."""
+MOST_REFERENCE = 1 << 13
+"""Characters of the name of a problem's own reference, which holds a path."""
 
 
 class Standing(StrEnum):
@@ -30,9 +32,9 @@ class Standing(StrEnum):
 class Sighting(Frozen):
     """One result that confirms or contradicts a lesson."""
 
-    problem_hash: str
+    problem_hash: Name
     """The place."""
-    run_id: str
+    run_id: Name
     """The run."""
     confirms: bool
     """Whether it speaks for the lesson."""
@@ -42,7 +44,7 @@ class Sighting(Frozen):
     """Lower end of its 95 % interval."""
     ci_high: float | None = Field(default=None, gt=0)
     """Upper end of its 95 % interval."""
-    evaluations: tuple[str, ...] = Field(min_length=1)
+    evaluations: tuple[Name, ...] = Field(min_length=1)
     """Evaluations or comparisons it rests on."""
 
 
@@ -84,30 +86,30 @@ class ChosenValues(Frozen):
 
     shapes: tuple[Shape, ...] = ()
     """The sizes; none for the rule that serves unseen ones."""
-    values: dict[str, ParamValue] = Field(default_factory=dict)
+    values: Values = Field(default_factory=dict)
     """Value by name."""
 
 
 class EarlierWinner(Frozen):
     """The best kernel of a problem of an earlier run."""
 
-    op: str
+    op: Name
     """What it computes."""
-    backend: str
+    backend: Name
     """Its language."""
-    arch: str
+    arch: Name
     """Where it won."""
-    device: str
+    device: Line
     """The driver's name of the device."""
-    reference: str | None = None
+    reference: str | None = Field(default=None, max_length=MOST_REFERENCE)
     """The problem's own reference, if the op's is not it: only the very same one makes two problems similar."""
     shapes: tuple[Shape, ...] = Field(min_length=1)
     """Sizes it won at."""
-    source: str = Field(min_length=1)
+    source: str = Field(min_length=1, max_length=MOST_IN_A_FILE)
     """The whole source text."""
     choices: tuple[ChosenValues, ...] = Field(min_length=1)
     """Its table of values, the rule for unseen sizes last."""
-    note: str = ""
+    note: Line = ""
     """What its author said of it."""
     ratio: float = Field(gt=0)
     """Time of the faster baseline over its time."""
@@ -115,11 +117,11 @@ class EarlierWinner(Frozen):
     """Lower end of the 95 % interval."""
     ci_high: float = Field(gt=0)
     """Upper end of the 95 % interval."""
-    run_id: str
+    run_id: Name
     """The run."""
-    evaluations: tuple[str, ...] = Field(min_length=1)
+    evaluations: tuple[Name, ...] = Field(min_length=1)
     """The comparison that proves it."""
-    lessons: tuple[str, ...] = ()
+    lessons: tuple[Name, ...] = ()
     """Keys of the lessons learnt on the way to it."""
 
     @property

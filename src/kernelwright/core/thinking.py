@@ -14,6 +14,7 @@ from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import Device
 from kernelwright.core.diagnosis import Diagnosis, Metric
 from kernelwright.core.exchange import Exchange
+from kernelwright.core.foreign import Line, Visible
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.halt import Halt
 from kernelwright.core.lesson import Lesson
@@ -70,11 +71,11 @@ class Reflection(Frozen):
     """Whether the kernel waited for what was said; null if the verdict cannot tell."""
     change_helped: bool | None
     """Whether it became faster and stayed right; null if the verdict cannot tell."""
-    why: str = Field(min_length=1, max_length=1000)
+    why: Visible = Field(min_length=1, max_length=1000)
     """What happened, in one or two sentences."""
-    avoid: tuple[str, ...] = Field(default=(), max_length=MOST_POINTS)
+    avoid: tuple[Line, ...] = Field(default=(), max_length=MOST_POINTS)
     """What not to do again here."""
-    try_next: tuple[str, ...] = Field(default=(), max_length=MOST_POINTS)
+    try_next: tuple[Line, ...] = Field(default=(), max_length=MOST_POINTS)
     """What follows from it."""
 
 

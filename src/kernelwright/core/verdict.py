@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import Field, model_validator
 
 from kernelwright.core.candidate import ParamValue
+from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen, Noun
 
 JUDGE_VERSION = "4"
@@ -21,7 +22,7 @@ class Status(StrEnum):
     ACCEPTED = "accepted"
     """Every stage of the profile passed."""
     REFUSED = "refused"
-    """The static guards refused the source before anything ran."""
+    """The static guards refused the source, or the audit its machine code, before anything ran."""
     DELEGATION = "delegation"
     """The work is done by a library, not by a kernel of the candidate's own."""
     BUILD_FAILED = "build_failed"
@@ -168,7 +169,7 @@ class StageResult(Frozen):
     """Wall time it took."""
     checked: int = Field(ge=0, default=0)
     """How many cases were run."""
-    reason: str = ""
+    reason: Visible = ""
     """Why it failed, or why there was nothing to check, in one sentence."""
     failing_case: str | None = None
     """Label of the smallest failing case."""
@@ -387,7 +388,7 @@ class Decision(Frozen):
     """Whom it concerns."""
     kept: bool
     """Whether it is now the best of its problem."""
-    reason: str
+    reason: Visible
     """One sentence."""
     evaluation_hash: str
     """The verdict it rests on."""

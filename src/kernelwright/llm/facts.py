@@ -7,15 +7,17 @@ from math import inf
 from kernelwright.core.brief import Attempt, Brief, Memo
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import Device
+from kernelwright.core.foreign import fenced, in_a_line
 from kernelwright.core.lesson import Lesson, Teaching
 from kernelwright.core.verdict import Evaluation, Screening, Status
-from kernelwright.llm.templates import fenced, section
+from kernelwright.llm.templates import section
 
 GIB = 1 << 30
 FENCES = {"cpp": "cpp", "cuda": "cuda", "triton": "python", "python": "python"}
 FEW = 2
 MOST_LOOKS = 40
-MOST_CLAIM = 400
+MOST_WHO, MOST_WHERE, MOST_REASON = 120, 400, 4000
+"""Characters of an author's name, of where a lesson holds, and of what a compiler or the judge said."""
 
 
 class Length(IntEnum):
@@ -80,7 +82,7 @@ def parent_text(number: int, parent: Candidate, evaluations: Sequence[Evaluation
     """Return a parent's source, its parameters and what the judge said of it."""
     verdicts = [verdict_text(one) for one in evaluations if one.candidate_hash == parent.hash]
     chosen = "; ".join(
-        f"{len(choice.case_hashes) or 'other'} cases: {choice.values}"
+        f"{len(choice.case_hashes) or 'other'} cases: {in_a_line(str(choice.values))}"
         for choice in parent.choices
         if choice.values
     )
@@ -96,7 +98,9 @@ def verdict_text(verdict: Evaluation) -> str:
     words = [f"Judge: {verdict.status.value} under `{verdict.profile.value}`."]
     if failure := verdict.failure:
         case = f" on {failure.failing_case} {failure.failing_scalars or ''}" if failure.failing_case else ""
-        words.append(f"Stopped in stage {failure.stage.value}{case}: {_line(failure.reason)}")
+        words.append(
+            f"Stopped in stage {failure.stage.value}{case}: {in_a_line(failure.reason, MOST_REASON)}"
+        )
     if verdict.timing:
         for one in verdict.timing.cases:
             floor = f", the hardware's floor is {one.floor_us:.3g} us" if one.floor_us else ""
@@ -121,17 +125,12 @@ def _look_ended(look: Screening) -> str:
     return f"about {look.latency_us:.4g} us" if look.latency_us else look.status.value
 
 
-def _line(words: str) -> str:
-    """Return what an author or a compiler said, on one line: it cannot pose as a part of the prompt."""
-    return " ".join(words.split())
-
-
 def diagnosis_text(brief: Brief) -> str:
     """Return the diagnoses, the one to work on marked."""
     lines = []
     for number, text in enumerate(brief.diagnoses):
         mark = " (work on this one)" if number == brief.diagnosis else ""
-        lines.append(f"{number + 1}. {text}{mark}")
+        lines.append(f"{number + 1}. {in_a_line(text)}{mark}")
     if brief.prescription:
         lines.append(f"Try the card `{brief.prescription}` first: others are at work on the other ones.")
     return "\n".join(lines)
@@ -141,11 +140,11 @@ def attempt_text(attempt: Attempt, length: Length) -> str:
     """Return one earlier attempt: who, what, how it went."""
     speed = f", {attempt.speed:.2f}x the baseline" if attempt.speed else ""
     status = attempt.status.value if attempt.status else "not judged yet"
-    who = f"{attempt.author.name} {attempt.author.detail}".strip()
-    note = _line(attempt.note) or "no note"
+    who = in_a_line(f"{attempt.author.name} {attempt.author.detail}", MOST_WHO)
+    note = in_a_line(attempt.note) or "no note"
     words = f"- {attempt.relation} {attempt.candidate_hash[:8]} by {who}: {note}: {status}{speed}."
     if attempt.reason:
-        words += f" {_line(attempt.reason)}"
+        words += f" {in_a_line(attempt.reason, MOST_REASON)}"
     if attempt.change and length is Length.FULL:
         words += "\n" + fenced(attempt.change, "diff")
     return words
@@ -155,10 +154,11 @@ def memo_text(memo: Memo, length: Length) -> str:
     """Return one conclusion: who drew it, from which attempt, what to avoid and what to try."""
     speed = f", {memo.speed:.2f}x the baseline" if memo.speed else ""
     parent = f" from {memo.parent_hash[:8]}" if memo.parent_hash else " from nothing"
-    words = f"- {memo.agent} on {memo.candidate_hash[:8]}{parent} ({memo.relation}): {memo.outcome.value}"
-    words += f", {memo.status.value}{speed}. {_line(memo.why)}"
-    words += "".join(f"\n  - avoid: {_line(point)}" for point in memo.avoid)
-    words += "".join(f"\n  - try: {_line(point)}" for point in memo.try_next)
+    who = in_a_line(memo.agent, MOST_WHO)
+    words = f"- {who} on {memo.candidate_hash[:8]}{parent} ({memo.relation}): {memo.outcome.value}"
+    words += f", {memo.status.value}{speed}. {in_a_line(memo.why)}"
+    words += "".join(f"\n  - avoid: {in_a_line(point)}" for point in memo.avoid)
+    words += "".join(f"\n  - try: {in_a_line(point)}" for point in memo.try_next)
     if memo.change and length is Length.FULL:
         words += "\n" + fenced(memo.change, "diff")
     return words
@@ -170,7 +170,7 @@ def lesson_text(lesson: Lesson) -> str:
     if lesson.ci_low and lesson.ci_high:
         effect += f" [{lesson.ci_low:.2f}, {lesson.ci_high:.2f}]"
     sizes = ", ".join(shape.label for shape in lesson.shapes)
-    where = f"{lesson.scope or 'everywhere'}{f' at {sizes}' if sizes else ''}"
+    # All of it may come from a file that was imported: one bounded line cannot pose as a part of the prompt.
+    where = in_a_line(f"{lesson.scope or 'everywhere'}{f' at {sizes}' if sizes else ''}", MOST_WHERE)
     warning = "avoid: " if lesson.teaching is Teaching.TRAP else ""
-    # A claim may come from a file that was imported: one bounded line cannot pose as a part of the prompt.
-    return f"{warning}{_line(lesson.claim)[:MOST_CLAIM]} ({where}{effect})"
+    return f"{warning}{in_a_line(lesson.claim)} ({where}{effect})"

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import NoReturn, SupportsIndex
 
 from kernelwright.core.errors import LlmKeyFileUnsafe, LlmKeyMissing, NotFound
+from kernelwright.core.redact import KEY_FILE
 
 OWN_VARIABLE = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 ANY_VARIABLE = "KERNELWRIGHT_LLM_KEY"
-FILE_VARIABLE = "KERNELWRIGHT_LLM_KEY_FILE"
+FILE_VARIABLE = KEY_FILE
 HIDDEN = "<secret>"
 SHORTEST_HIDDEN = 8
 """Shorter keys, such as the `EMPTY` local servers are given, are ordinary words and stay in texts."""

@@ -10,11 +10,11 @@ from importlib import resources
 
 from pydantic import BaseModel
 
+from kernelwright.core.foreign import fenced
 from kernelwright.llm.questions import Message
 
 NAME = re.compile(r"\{\{([a-z_]+)\}\}")
 DIVIDER = "<!-- brief -->\n"
-TICKS = re.compile("`{3,}")
 
 
 def render(name: str, values: Mapping[str, str]) -> tuple[Message, ...]:
@@ -31,12 +31,6 @@ def render(name: str, values: Mapping[str, str]) -> tuple[Message, ...]:
 def fill(template: str, values: Mapping[str, str]) -> str:
     """Return a text with its names replaced, in one pass: a value that looks like a name stays as it is."""
     return NAME.sub(lambda found: values[found[1]], template)
-
-
-def fenced(text: str, language: str = "") -> str:
-    """Return a text in a fence that nothing inside it can close."""
-    ticks = "`" * (1 + max((len(run) for run in TICKS.findall(text)), default=2))
-    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
 
 
 def section(title: str, body: str) -> str:

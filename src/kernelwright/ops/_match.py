@@ -1,6 +1,7 @@
 """What recognisers share, not an op: reading the nodes of a captured graph. They are torch.fx's, met without torch."""
 
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,8 +35,10 @@ def packet(node: Any) -> str:
     """Return the operation's name without its overload: `mul`, `rms_norm`, `getitem`; empty for what is no ATen."""
     if not is_node(node) or node.op != "call_function":
         return ""
-    name = getattr(node.target, "__name__", "").split(".")[0]
-    return name if name == "getitem" or getattr(node.target, "namespace", "") == "aten" else ""
+    if node.target is operator.getitem:
+        return "getitem"
+    # By its namespace: a user's own operator may be called like one of ATen's.
+    return node.target.__name__.split(".")[0] if getattr(node.target, "namespace", "") == "aten" else ""
 
 
 def called(node: Any, *names: str) -> bool:

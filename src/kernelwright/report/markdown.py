@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
+from kernelwright.core.foreign import visible
 from kernelwright.core.ledger import HEAD
 from kernelwright.report import wording
 from kernelwright.report.axes import percent
 from kernelwright.report.lineage import drawn
-from kernelwright.report.markup import visible
 from kernelwright.report.model import CertificateFact, Change, ProblemFact, Report
 
 LISTED = 60

@@ -1,22 +1,11 @@
 """Elements of HTML and SVG. Text and attributes are escaped by the serialiser, in one place, whoever wrote them."""
 
-import re
 from xml.etree import ElementTree as ET
+
+from kernelwright.core.foreign import visible
 
 Element = ET.Element
 Child = Element | str | None
-
-# Controls, marks that turn the direction of text or take no room, halves of a pair: all of them can hide code from a
-# reader, and some end a document early.
-HIDING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
-
-
-def visible(text: str) -> str:
-    """Return a text with everything that cannot be seen replaced by a mark that can."""
-    return HIDING.sub("\ufffd", text)
 
 
 def tag(name: str, /, *children: Child, **attributes: str | float | None) -> Element:

@@ -10,8 +10,8 @@ import warnings
 from importlib.util import find_spec
 from typing import Any
 
+from kernelwright.core.foreign import visible
 from kernelwright.report.axes import factor, ticks, whole_ticks
-from kernelwright.report.markup import visible
 from kernelwright.report.model import Fate, ProblemFact, Report
 from kernelwright.report.progress import extent
 from kernelwright.report.wording import result

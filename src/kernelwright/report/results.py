@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from datetime import datetime
 
+from kernelwright.core.foreign import visible
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.core.verdict import Evaluation
-from kernelwright.report.markup import visible
 from kernelwright.report.measures import against, baselines, certified_us, floor_us, weighted, work_of
 
 COLUMNS = (

@@ -276,7 +276,7 @@ def _trajectory(
         number=node.seq,
         task=Task(
             op=problem.op,
-            cases=tuple(case.label for case in problem.cases),
+            cases=tuple(clean(case.label) for case in problem.cases),
             device=problem.device.name,
             arch=problem.device.arch,
             contract=clean(source.contract(problem, candidate.backend)),
@@ -286,7 +286,7 @@ def _trajectory(
             candidate=candidate.hash,
             backend=candidate.backend,
             source=clean(candidate.source),
-            choices=candidate.choices,
+            choices=tuple(_choice(one, clean) for one in candidate.choices),
             author=_author(candidate, clean),
             note=clean(candidate.note),
         ),
@@ -294,6 +294,15 @@ def _trajectory(
         reward=rewards[node.problem_hash, candidate.hash],
         licence=SEEDS_LICENCE if candidate.author.name == "seed" else source.licence,
     )
+
+
+def _choice(chosen: ParamChoice, clean: Callable[[str], str]) -> ParamChoice:
+    """Return chosen values that may leave the machine: a value may be any text the source lists."""
+    values = {
+        clean(name): clean(value) if isinstance(value, str) else value
+        for name, value in chosen.values.items()
+    }
+    return ParamChoice(case_hashes=chosen.case_hashes, values=values)
 
 
 def _author(candidate: Candidate, clean: Callable[[str], str]) -> str:
@@ -311,7 +320,7 @@ def _context(
     return Context(
         prompt=_text(source, last.prompt_hash) if last else None,
         reply=_text(source, last.reply_hash) if last and last.reply_hash else None,
-        model=last.model if last else None,
+        model=source.clean(last.model) if last else None,
         hint=source.clean(asked.expansion.hint) if asked else "",
         memory=asked.expansion.memory.value if asked else "",
         parents=tuple(

@@ -31,6 +31,16 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def not_of_folder(path: Path, folder: Path) -> str:
+    """Return why a path in a folder is no file of it, empty if it is one: what it names is read and quoted.
+
+    A folder of somebody else's may hold a link to a key, or to this process's own environment.
+    """
+    if not path.resolve().is_relative_to(folder.resolve()):
+        return "it is a link that leads out of the folder"
+    return "" if path.is_file() else "it is no plain file"
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable: a renamed or created file is not until its folder is synced."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -22,6 +22,7 @@ import kernelwright
 from kernelwright.core.errors import BadInput, NotFound
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.technique import Technique, Wanted, architecture_of
+from kernelwright.store.disk import not_of_folder
 from kernelwright.store.fulltext import Entry, best
 
 SUFFIXES = (".md", ".txt")
@@ -226,15 +227,17 @@ class File:
 
 
 def read_folder(folder: Path) -> list[File]:
-    """Return the documents of a folder, by path; what is no text is left alone."""
+    """Return the documents of a folder, by path; what is no text is left alone, what lies elsewhere is refused."""
     if not folder.is_dir():
         raise NotFound("Knowledge folder", folder, "Give --knowledge a folder of Markdown or text files.")
-    paths = [path for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES and path.is_file()]
+    paths = [path for path in sorted(folder.rglob("*")) if path.suffix in SUFFIXES and not path.is_dir()]
     if len(paths) > MOST_FILES:
         problem = f"it holds {len(paths)} documents; at most {MOST_FILES} are read"
         raise BadInput(str(folder), problem, "Name the folder that is meant.")
     found = []
     for path in paths:
+        if problem := not_of_folder(path, folder):
+            raise BadInput(str(path), problem, "Put a copy of the file there, or take it away.")
         if path.stat().st_size > MOST_BYTES:
             remedy = f"Cut it into files of at most {MOST_BYTES >> 20} MiB."
             raise BadInput(str(path), f"it has {path.stat().st_size} bytes", remedy)

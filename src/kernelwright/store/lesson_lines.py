@@ -35,7 +35,8 @@ def _line(kind: str, body: Frozen) -> str:
 def findings_in(text: str, where: str) -> Findings:
     """Return what the lines of a file hold, all of them sound."""
     learnt, seen, winners = [], [], []
-    for number, line in enumerate(text.splitlines(), 1):
+    # At newlines alone: a source may hold what else Python takes for the end of a line.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         body = _read(line, f"{where}, line {number}")
@@ -54,7 +55,7 @@ def _read(line: str, where: str) -> Frozen:
         found: dict[str, Any] = json.loads(line)
         claimed, schema = found.pop("hash"), found["schema"]
         kind = next(name for name in KINDS if name in found)
-    except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise BadInput(
             where, "it is no exported lesson", "Give a file of `kernelwright lessons export`."
         ) from error

@@ -12,17 +12,21 @@ searched with SQLite's own FTS5 index, ranked by BM25; nothing leaves the machin
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
 
 from kernelwright.core.errors import ShelfUnusable
-from kernelwright.core.frozen import canonical_json, digest
+from kernelwright.core.frozen import Frozen, canonical_json, digest
 from kernelwright.core.lesson import Lesson, Shape, apart
 from kernelwright.core.shelf import EarlierWinner, KeptLesson, Sighting, Standing
 from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.fulltext import match_any
 
+Row = TypeVar("Row", bound=Frozen)
 SHELF_FILE = "lessons.db"
 SHELF_SCHEMA = 1
 """Version of the tables and of the exported lines; a newer one is refused."""
@@ -84,10 +88,11 @@ class Shelf:
 
     path: Path
 
-    def add(self, found: Findings) -> None:
-        """Add what a run has found; what is there already stays as it is.
+    def add(self, found: Findings, *, is_foreign: bool = False) -> None:
+        """Add what a run has found; what is there already stays as it is, but for the run's own earlier winner.
 
-        A sighting of a lesson that nobody has learnt is dropped: there is nothing to confirm or to contradict.
+        What others found, out of a file, replaces nothing at all: anybody can write a run's name into a line. A
+        sighting of a lesson that nobody has learnt is dropped: there is nothing to confirm or to contradict.
         """
         with self._writing() as shelf:
             for lesson, sighting in found.learnt:
@@ -97,7 +102,7 @@ class Shelf:
                 if shelf.execute("SELECT 1 FROM lessons WHERE key = ?", (key,)).fetchone():
                     _add_sighting(shelf, key, sighting)
             for winner in found.winners:
-                _add_winner(shelf, winner)
+                _add_winner(shelf, winner, is_kept=is_foreign)
 
     def lessons(self, scope: Scope | None = None, words: str = "") -> list[KeptLesson]:
         """Return the lessons asked for: best standing first, or best match first where words are given."""
@@ -105,7 +110,7 @@ class Shelf:
         with self._reading() as shelf:
             if shelf is None:
                 return []
-            found = [_kept(shelf, key, body) for key, body in _rows(shelf, words)]
+            found = [one for key, body in _rows(shelf, words) for one in _kept(shelf, key, body)]
         admitted = [one for one in found if wanted.admits(one.lesson)]
         return admitted if words else sorted(admitted, key=lambda one: one.rank)
 
@@ -119,7 +124,7 @@ class Shelf:
         wanted = scope or Scope()
         with self._reading() as shelf:
             rows = [] if shelf is None else shelf.execute("SELECT body FROM winners").fetchall()
-        found = [EarlierWinner.model_validate_json(body) for (body,) in rows]
+        found = [one for (body,) in rows for one in _read(EarlierWinner, body)]
         asked = [
             one
             for one in found
@@ -190,9 +195,10 @@ def _add_sighting(shelf: sqlite3.Connection, key: str, sighting: Sighting) -> No
     shelf.execute("INSERT INTO sightings VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
 
 
-def _add_winner(shelf: sqlite3.Connection, winner: EarlierWinner) -> None:
+def _add_winner(shelf: sqlite3.Connection, winner: EarlierWinner, *, is_kept: bool) -> None:
+    """Add a winner; one of the same place and run stays if it is to be kept, and is replaced if not."""
     row = (winner.key, winner.op, winner.backend, winner.arch, winner.model_dump_json())
-    shelf.execute("INSERT OR REPLACE INTO winners VALUES (?, ?, ?, ?, ?)", row)
+    shelf.execute(f"INSERT OR {'IGNORE' if is_kept else 'REPLACE'} INTO winners VALUES (?, ?, ?, ?, ?)", row)
 
 
 def _rows(shelf: sqlite3.Connection, words: str) -> list[tuple[str, str]]:
@@ -208,9 +214,15 @@ def _rows(shelf: sqlite3.Connection, words: str) -> list[tuple[str, str]]:
     ).fetchall()
 
 
-def _kept(shelf: sqlite3.Connection, key: str, body: str) -> KeptLesson:
+def _kept(shelf: sqlite3.Connection, key: str, body: str) -> Iterator[KeptLesson]:
     rows = shelf.execute("SELECT body FROM sightings WHERE key = ? ORDER BY rowid", (key,)).fetchall()
-    return KeptLesson(
-        lesson=Lesson.model_validate_json(body),
-        sightings=tuple(Sighting.model_validate_json(text) for (text,) in rows),
-    )
+    for lesson in _read(Lesson, body):
+        yield KeptLesson(
+            lesson=lesson, sightings=tuple(one for (text,) in rows for one in _read(Sighting, text))
+        )
+
+
+def _read(kind: type[Row], body: str) -> Iterator[Row]:
+    """Yield what a row holds; one that this version would not take in is passed over, for it would end every run."""
+    with suppress(ValidationError):
+        yield kind.model_validate_json(body)

@@ -94,9 +94,10 @@ def client_named(name: str) -> Client:
     return CLIENTS[name]
 
 
-def command_for(root: Path, home: Path | None) -> list[str]:
+def command_for(root: Path, home: Path | None, allow_packages: bool = False) -> list[str]:
     """Return the command that serves a project: with this very interpreter, for an assistant may have another one."""
     words = [sys.executable, "-m", "kernelwright", "mcp", "--root", str(root.resolve())]
+    words += ["--allow-packages"] if allow_packages else []
     return words + (["--home", str(home.resolve())] if home is not None else [])
 
 

@@ -19,11 +19,14 @@ from kernelwright.core import plugins
 from kernelwright.core.account import Against
 from kernelwright.core.brief import Proposal
 from kernelwright.core.candidate import Author, ParamChoice
+from kernelwright.core.config import RunConfig
 from kernelwright.core.errors import BadInput, UnknownName
 from kernelwright.core.messages.model import ProfileModel
 from kernelwright.core.verdict import Profile
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.judging import BASELINES, Wish, judge_file, source_of
 from kernelwright.engine.profile import profiled, ranked
+from kernelwright.engine.regions import at_home, regions_folder, write_regions
 from kernelwright.engine.taking_part import problem_named
 from kernelwright.hardware.detect import usable_cores
 
@@ -79,7 +82,7 @@ class ProfileOf(Arguments):
     """Which model, called how."""
 
     model: str
-    """`path.py:factory` of the project, `package.module:Class`, or `hf:NAME`."""
+    """`path.py:factory` of the project, `hf:NAME`, or, where the server allows it, `package.module:Class`."""
     input: tuple[str, ...] = ()
     """Inputs by shape, such as `1,512:int64`; none takes those of its file."""
     dtype: str | None = None
@@ -151,8 +154,10 @@ def _problem(place: Place, wanted: JudgeCandidate, scratch: Path) -> Path | None
     """Return a file with the problem of a run in it, if one is named."""
     if wanted.run is None:
         return None
-    journal, _ = opened(place.home, named(place, wanted.run))
-    found = problem_named(journal.tree(), wanted.problem)
+    journal, folder = opened(place.home, named(place, wanted.run))
+    FoundRun(folder, place.home).refuse_running(RunConfig())  # of it, the reference alone is run
+    found = at_home(problem_named(journal.tree(), wanted.problem), place.home)
+    write_regions([found], regions_folder(place.home))
     path = scratch / "problem.json"
     path.write_text(found.model_dump_json(), encoding="utf-8")
     return path
@@ -191,7 +196,7 @@ def profile(place: Place, wanted: ProfileOf) -> ProfileAnswer:
 
 
 TOOLS = (
-    Tool(judge_candidate, JudgeCandidate, JudgeAnswer),
+    Tool(judge_candidate, JudgeCandidate, JudgeAnswer, is_reading=False),
     Tool(submit, Submit, SubmitAnswer, is_reading=False),
-    Tool(profile, ProfileOf, ProfileAnswer),
+    Tool(profile, ProfileOf, ProfileAnswer, is_reading=False),
 )

@@ -5,6 +5,7 @@ import math
 from pydantic import Field
 
 from kernelwright.cli.brief import markdown
+from kernelwright.cli.hints import home_words
 from kernelwright.cli.mcp.runs import RunNamed, named
 from kernelwright.cli.mcp.tool import Place, Tool
 from kernelwright.cli.screen import Answer
@@ -16,6 +17,7 @@ from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.budget import floor_share
 from kernelwright.engine.disassembling import Disassembled, Extent
 from kernelwright.engine.disassembling import disassembly as listing
+from kernelwright.engine.foreign_runs import FoundRun
 from kernelwright.engine.taking_part import brief_of_best, onlooking, problem_named
 
 MOST_ROWS = 200
@@ -157,7 +159,7 @@ def list_problems(place: Place, wanted: RunNamed) -> ProblemsAnswer:
     journal, folder = opened(place.home, named(place, wanted.run))
     tree = journal.tree()
     rows = [_row(tree, number, key) for number, key in enumerate(tree.problems, 1)]
-    languages = list(onlooking(folder, tree).seeds.backends)
+    languages = list(onlooking(FoundRun(folder, place.home), tree).seeds.backends)
     return ProblemsAnswer(run=journal.run_id, languages=languages, problems=rows)
 
 
@@ -187,7 +189,7 @@ def get_brief(place: Place, wanted: OfProblem) -> BriefAnswer:
     journal, folder = opened(place.home, named(place, wanted.run))
     tree = journal.tree()
     chosen = problem_named(tree, wanted.problem)
-    onlooker = onlooking(folder, tree)
+    onlooker = onlooking(FoundRun(folder, place.home), tree)
     onlooker.ceilings = known_ceilings(chosen.device, place.home)
     found = brief_of_best(onlooker, chosen)
     number = list(tree.problems).index(chosen.hash) + 1
@@ -198,7 +200,7 @@ def get_brief(place: Place, wanted: OfProblem) -> BriefAnswer:
         backend=first.backend if first else "",
         candidate=first.hash if first else "",
         source=first.source if first else "",
-        page=markdown(found, name_of(folder, place.home), number),
+        page=markdown(found, name_of(folder, place.home), number, home_words(place.home)),
     )
 
 

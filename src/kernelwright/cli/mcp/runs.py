@@ -48,7 +48,7 @@ class StartRun(Arguments):
     """What is to be made faster, and how much may be spent on it."""
 
     model: str | None = None
-    """A model: `path.py:factory` of the project, `package.module:Class`, or `hf:NAME`. Or give `op`."""
+    """A model: `path.py:factory` of the project, `hf:NAME`, or, where the server allows it, `package.module:Class`."""
     op: str | None = None
     """One kernel type by itself, instead of a model."""
     shape: tuple[str, ...] = ()
@@ -126,6 +126,10 @@ def start_run(place: Place, wanted: StartRun) -> StatusAnswer:
     if config.plugins or config.download:
         remedy = "A person starts such a run with `kernelwright optimize`."
         raise BadInput("kernelwright.toml", "it names plug-ins or allows downloads", remedy)
+    if config.model is not None:
+        place.model(config.model)  # the file may name one where the call names none
+    for folder in config.knowledge:
+        place.inside("kernelwright.toml", folder)  # briefs quote what lies in it
     config.model_options()  # an input that cannot be read is refused before anything is started
     _refuse_op(wanted.op, wanted.shape)
     return status_now(place, launch(config, place.home, place.root))

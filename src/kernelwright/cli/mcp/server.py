@@ -10,7 +10,6 @@ import traceback
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -111,6 +110,6 @@ async def _served(place: Place) -> None:
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def serve(home: Path, root: Path) -> None:
+def serve(place: Place) -> None:
     """Serve until standard input ends."""
-    anyio.run(_served, Place(home, root))
+    anyio.run(_served, place)

@@ -5,6 +5,8 @@ Nothing here knows the protocol. A tool never executes a candidate: it asks the 
 
 import json
 import os
+import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +18,9 @@ from pydantic import BaseModel, ValidationError
 
 from kernelwright.core.errors import BadCall, BadInput, KernelwrightError
 from kernelwright.core.frozen import Frozen
-from kernelwright.core.redact import secrets_in, without_keys
+from kernelwright.core.model_spec import Address, Source, parse_spec
+from kernelwright.core.redact import without_keys
+from kernelwright.store.secrets import known_secrets
 
 
 class Arguments(Frozen):
@@ -32,6 +36,9 @@ class Failure(Frozen):
     """The thing, its value and what to do next."""
 
 
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")
+NO_MODELS = frozenset({"kernelwright", *sys.stdlib_module_names})
+"""Packages that hold no model of anybody's: their functions start programs, open files and load what was saved."""
 Wanted = TypeVar("Wanted", bound=Arguments)
 Answered = TypeVar("Answered", bound=BaseModel)
 
@@ -45,24 +52,56 @@ class Place:
     root: Path
     """The project: files a call names must lie in it."""
     tell: Callable[[str], None] = lambda _: None
+    packages: bool = False
+    """Whether a model may be one of an installed package: a call then runs any function of it, with any literals."""
 
-    def file(self, argument: str, name: str) -> Path:
-        """Return a file of the project; one that is not there or lies outside is refused."""
+    def inside(self, argument: str, name: str) -> Path:
+        """Return a path of the project, links followed; one that lies outside is refused."""
         root = self.root.resolve()
         path = (root / name).resolve()
         if not path.is_relative_to(root):
             remedy = "Copy it there, or start the server with --root."
             raise BadInput(argument, f"{name!r} lies outside of {root}", remedy)
+        return path
+
+    def file(self, argument: str, name: str) -> Path:
+        """Return a file of the project; one that is not there or lies outside is refused."""
+        path = self.inside(argument, name)
         if not path.is_file():
-            raise BadInput(argument, f"{name!r} is no file of {root}", "Name one by its path from there.")
+            problem = f"{name!r} is no file of {self.root.resolve()}"
+            raise BadInput(argument, problem, "Name one by its path from there.")
         return path
 
     def model(self, spec: str) -> str:
-        """Return a model's name with the path of its file made whole."""
-        file, colon, factory = spec.rpartition(":")
-        if not colon or not file.endswith(".py"):
-            return spec
-        return f"{self.file('model', file)}:{factory}"
+        """Return a model's name with the path of its file or folder made whole; taken apart as who loads it does."""
+        address, words = parse_spec(spec), spec.strip()
+        match address.source:
+            case Source.FILE:
+                return f"{self.file('model', address.place)}{words.removeprefix(address.place)}"
+            case Source.HUB:
+                return self._hub_model(address, words)
+            case Source.PACKAGE:
+                return self._packaged_model(address, words)
+
+    def _hub_model(self, address: Address, words: str) -> str:
+        """Return a model of transformers: a folder of the project, or a name of the hub that is no path here."""
+        name = address.place
+        is_path = (self.root / name).exists() or Path(name).exists()
+        if not is_path and HUB_NAME.fullmatch(name):
+            return words
+        return f"hf:{self.inside('model', name)}{words.removeprefix(f'hf:{name}')}"
+
+    def _packaged_model(self, address: Address, words: str) -> str:
+        name = address.place
+        if name.partition(".")[0] in NO_MODELS:
+            raise BadInput(
+                "model", f"{name!r} holds no models", "Name a file of the project: `path.py:factory`."
+            )
+        if not self.packages:
+            problem = f"{name!r} is a package, and this server serves files of {self.root.resolve()} alone"
+            remedy = "Name a file, `path.py:factory`; whoever starts the server may pass --allow-packages."
+            raise BadInput("model", problem, remedy)
+        return words
 
 
 @dataclass(frozen=True)
@@ -116,7 +155,7 @@ def carried_out(tool: "Tool[Wanted, Answered]", place: Place, given: dict[str, o
 
 def as_json(answer: BaseModel) -> object:
     """Return an answer as a JSON value without any key."""
-    return _without_keys(answer.model_dump(mode="json"), secrets_in(os.environ))
+    return _without_keys(answer.model_dump(mode="json"), known_secrets(os.environ))
 
 
 def _without_keys(value: object, secrets: tuple[str, ...]) -> object:

@@ -25,6 +25,15 @@ RootOption = Annotated[
 ]
 
 
+PackagesFlag = Annotated[
+    bool,
+    typer.Option(
+        "--allow-packages",
+        help="Let tools name models of installed packages too: any function of one can be called so.",
+    ),
+]
+
+
 class InstallAnswer(Answer):
     """What `mcp install --json` prints."""
 
@@ -50,17 +59,23 @@ def app() -> typer.Typer:
     return group
 
 
-def serve(context: typer.Context, root: RootOption = None, home: HomeOption = None) -> None:
+def serve(
+    context: typer.Context,
+    root: RootOption = None,
+    allow_packages: PackagesFlag = False,
+    home: HomeOption = None,
+) -> None:
     """Serve the tools to a coding assistant over standard input and output (Model Context Protocol)."""
     if context.invoked_subcommand is not None:
         return
     from kernelwright.core.errors import BadInput, PackageMissing
 
-    place = root or Path.cwd()
-    if not place.is_dir():
-        raise BadInput("--root", f"{str(place)!r} is no folder", "Name the folder of the project.")
+    project = root or Path.cwd()
+    if not project.is_dir():
+        raise BadInput("--root", f"{str(project)!r} is no folder", "Name the folder of the project.")
     try:
         from kernelwright.cli.mcp.server import serve as serve_until_closed
+        from kernelwright.cli.mcp.tool import Place
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise
@@ -69,7 +84,7 @@ def serve(context: typer.Context, root: RootOption = None, home: HomeOption = No
         err().print(
             "serving a coding assistant on standard input; `kernelwright mcp install` tells one", markup=False
         )
-    serve_until_closed(kernelwright_home(home).absolute(), place.absolute())
+    serve_until_closed(Place(kernelwright_home(home), project.absolute(), packages=allow_packages))
 
 
 def install(
@@ -84,6 +99,7 @@ def install(
         Path | None, typer.Option(help="Its configuration file, if it is not at the usual place.")
     ] = None,
     root: RootOption = None,
+    allow_packages: PackagesFlag = False,
     uninstall: Annotated[bool, typer.Option("--uninstall", help="Take the server out again.")] = False,
     only_print: Annotated[
         bool, typer.Option("--print", help="Show the file as it would be and write nothing.")
@@ -100,7 +116,7 @@ def install(
     chosen, project = client_named(client), root or Path.cwd()
     file = path or chosen.path(project, os.environ)
     before = _text(file)
-    entry = None if uninstall else chosen.entry(command_for(project, home))
+    entry = None if uninstall else chosen.entry(command_for(project, home, allow_packages))
     is_nothing = uninstall and SERVER not in before
     after = before if is_nothing else merged(chosen, before, entry, file)
     changed = after != before and not only_print

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen
 
 
@@ -9,7 +10,7 @@ class Progress(Frozen):
     """Something to show while an answer is being worked out."""
 
     type: Literal["progress"] = "progress"
-    text: str
+    text: Visible
 
 
 class Fault(Frozen):
@@ -18,6 +19,6 @@ class Fault(Frozen):
     type: Literal["fault"] = "fault"
     error: str
     """Class name in `core.errors`, or the Python exception's."""
-    message: str
-    trace: str = ""
+    message: Visible
+    trace: Visible = ""
     """Traceback for --debug."""

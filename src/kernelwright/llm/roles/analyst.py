@@ -3,12 +3,13 @@
 from pydantic import Field
 
 from kernelwright.core.diagnosis import Diagnosis, check_evidence
+from kernelwright.core.foreign import fenced
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.thinking import Consultation, Profiled
 from kernelwright.llm.conversation import Asked, BadReply, consult, read_json
 from kernelwright.llm.facts import FENCES, device_text
 from kernelwright.llm.questions import Llm
-from kernelwright.llm.templates import fenced, render, schema_text
+from kernelwright.llm.templates import render, schema_text
 
 MOST_DIAGNOSES = 8
 

@@ -2,12 +2,13 @@
 
 from pydantic import Field
 
+from kernelwright.core.foreign import fenced, in_a_line
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.thinking import Consultation, Measured
 from kernelwright.llm.conversation import Asked, consult, read_json
 from kernelwright.llm.questions import Llm
-from kernelwright.llm.templates import fenced, render, schema_text
+from kernelwright.llm.templates import render, schema_text
 
 
 class Claim(Frozen):
@@ -34,9 +35,9 @@ def name(llm: Llm, measured: Measured, asked: Asked) -> Consultation[Lesson]:
             "backend": measured.backend,
             "arch": measured.arch,
             "bottleneck": measured.bottleneck or "unknown",
-            "note": measured.note or "no note",
+            "note": in_a_line(measured.note) or "no note",
             "change": fenced(measured.change, "diff"),
-            "measured": measured.outcome + effect,
+            "measured": in_a_line(measured.outcome) + effect,
         },
     )
 

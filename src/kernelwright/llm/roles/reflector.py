@@ -1,10 +1,11 @@
 """The reflector: was the diagnosis right, did the change help, what to avoid, what to try."""
 
+from kernelwright.core.foreign import fenced, in_a_line
 from kernelwright.core.thinking import MOST_POINTS, Attempted, Consultation, Reflection
 from kernelwright.llm.conversation import Asked, consult, read_json
 from kernelwright.llm.facts import verdict_text
 from kernelwright.llm.questions import Llm
-from kernelwright.llm.templates import fenced, render, schema_text
+from kernelwright.llm.templates import render, schema_text
 
 
 def reflect(llm: Llm, attempted: Attempted, asked: Asked) -> Consultation[Reflection]:
@@ -14,11 +15,11 @@ def reflect(llm: Llm, attempted: Attempted, asked: Asked) -> Consultation[Reflec
         {
             "most": str(MOST_POINTS),
             "schema": schema_text(Reflection),
-            "diagnosis": attempted.diagnosis or "nothing in particular",
-            "note": attempted.note or "no note",
+            "diagnosis": in_a_line(attempted.diagnosis) or "nothing in particular",
+            "note": in_a_line(attempted.note) or "no note",
             "change": fenced(attempted.change, "diff"),
             "verdict": verdict_text(attempted.evaluation),
-            "decision": attempted.decision or "nothing yet",
+            "decision": in_a_line(attempted.decision) or "nothing yet",
         },
     )
     about = asked.about(attempted.evaluation.candidate_hash, Reflection)

@@ -4,6 +4,7 @@ from pydantic import Field, model_validator
 
 from kernelwright.core.brief import Brief, Proposal
 from kernelwright.core.candidate import Author, ParamChoice, ParamValue
+from kernelwright.core.foreign import fenced
 from kernelwright.core.frozen import Frozen, canonical_json, digest
 from kernelwright.core.normal import key_of
 from kernelwright.core.plan_language import PlanFault, parse_params
@@ -12,7 +13,7 @@ from kernelwright.llm.conversation import Asked, BadReply, consult, read_json
 from kernelwright.llm.edits import Edit, apply_edits
 from kernelwright.llm.facts import Length, facts_of, looks_text
 from kernelwright.llm.questions import Llm
-from kernelwright.llm.templates import fenced, render, schema_text
+from kernelwright.llm.templates import render, schema_text
 
 MOST_EDITS = 64
 MOST_SETS = 4
