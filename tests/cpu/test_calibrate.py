@@ -102,6 +102,16 @@ def test_the_better_of_copy_and_triad_is_the_line_of_what_reads_and_writes() -> 
     assert derived(Measured(streams=streams, matrices=(), empty_us=0)).copying.rate == pytest.approx(2e9)
 
 
+def test_a_floor_does_not_begin_with_the_time_threads_take_to_wake_up() -> None:
+    line = tuple(StreamPoint(bytes_moved=n << 20, time_us=80 + 50 * n) for n in (2, 4, 8, 16))
+    streams = {"copying": line, "reading": line}
+    found = derived(Measured(streams=streams, matrices=(), empty_us=0.5))
+    assert (found.reading.fixed_us, found.copying.fixed_us) == (2.0, 2.0)
+    assert found.reading.rate == pytest.approx((1 << 20) / 50e-6)
+    honest = derived(Measured(streams=streams, matrices=(), empty_us=30.0))
+    assert honest.reading.fixed_us == pytest.approx(80)
+
+
 def test_an_h200_as_it_should_be_disagrees_with_nothing() -> None:
     assert h200(tf32=400e12, fp32=50e12).disagreements(H200) == []
 

@@ -36,7 +36,7 @@ from kernelwright.hardware.lock import DeviceLock
 from kernelwright.hardware.peaks import Peak
 from kernelwright.hardware.points import Measured, derived
 
-CALIBRATION_VERSION = 1
+CALIBRATION_VERSION = 2
 """Part of the cache's key: raised whenever a change of the measurement changes its numbers."""
 MEASURE_SECONDS = 180.0
 VERSIONED = ("torch", "triton")

@@ -9,6 +9,10 @@ from pydantic import Field
 from kernelwright.core.device import Ceiling, Ceilings
 from kernelwright.core.frozen import Frozen
 
+MOST_FIXED = 4.0
+"""A fixed cost is at most so many empty calls. On busy cores the lines through streams of 2 MB and more begin at 80 us,
+the time threads take to wake up: a floor with that in it hid regions of 80 us from every search."""
+
 
 class StreamPoint(Frozen):
     """The time of one stream at one size."""
@@ -69,7 +73,8 @@ def derived(measured: Measured) -> Ceilings:
     """Return the ceilings of the points: two lines, and the best product of each compute class.
 
     On a CPU the better of copy and triad is the line of what reads and writes. What fp32 reaches bounds the narrower
-    types from below: nothing stops a kernel from computing in fp32.
+    types from below: nothing stops a kernel from computing in fp32. A floor is what no kernel can beat, so its fixed
+    cost is not what one framework pays for its threads.
     """
     best: dict[str, float] = {}
     for point in measured.matrices:
@@ -77,8 +82,8 @@ def derived(measured: Measured) -> Ceilings:
     if fp32 := best.get("fp32"):
         best |= {name: max(best.get(name, 0.0), fp32) for name in ("tf32", "fp16", "bf16")}
     mixed = [fitted(measured.streams[name]) for name in ("copying", "triad") if name in measured.streams]
-    return Ceilings(
-        copying=max(mixed, key=lambda line: line.rate),
-        reading=fitted(measured.streams["reading"]),
-        flops=best,
+    copying, reading = (
+        line.model_copy(update={"fixed_us": min(line.fixed_us, MOST_FIXED * measured.empty_us)})
+        for line in (max(mixed, key=lambda line: line.rate), fitted(measured.streams["reading"]))
     )
+    return Ceilings(copying=copying, reading=reading, flops=best)
