@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(READY)
-	@$(BIN)/kernelwright optimize examples/models/llama.py:build --top 3 --max-pairs 40 --processes 3 --budget 4m --home .kernelwright
+	@$(BIN)/kernelwright optimize examples/models/llama.py:build --top 3 --max-pairs 40 --processes 3 --budget 4m30s --home .kernelwright
 
 lint: $(READY)
 	@$(BIN)/ruff format --check .

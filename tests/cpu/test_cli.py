@@ -168,7 +168,7 @@ def test_output_to_a_pipe_has_no_colours(tmp_path: Path) -> None:
         (("m.py:build", "--shape", "8,8"), "--shape: no kernel is named. Pass --op too"),
         (("--op", "softmax", "--shape", "8,8,8"), "--shape: '8x8x8 fp32' has 3 extents, not 2"),
         (("--op", "softmax", "--strategy", "msct"), "Unknown strategy 'msct'. Did you mean 'mcts'?"),
-        (("--op", "softmax", "--budget", "tomorrow"), "'tomorrow' is no time; write 90s, 10m or 8h"),
+        (("--op", "softmax", "--budget", "tomorrow"), "'tomorrow' is no time; write 90s, 10m, 1h30m or 8h"),
     ],
 )
 def test_a_search_that_cannot_begin_says_why_before_anything_is_measured(

@@ -45,8 +45,10 @@ def start(home: Path, *words: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], Path]:
-    home = tmp_path_factory.mktemp("home")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, calibrated: Callable[[Path], Path]
+) -> tuple[dict[str, object], Path]:
+    home = calibrated(tmp_path_factory.mktemp("home"))
     (home / "kernelwright.toml").write_text("")
     limits = ("--max-pairs", "20", "--top", "1", "--processes", "3")
     process = start(home, MODEL, "--json", "--author", "none", *limits)

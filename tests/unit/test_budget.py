@@ -166,7 +166,10 @@ def test_near_the_floor_long_enough_or_often_enough_ends_a_problem(make, problem
     assert budget.worn_out(run_of(asked, problem, max_expansions=1), problem).rule == "expansions"
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("8h", 28800.0), ("45", 45.0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90.0), ("10m", 600.0), ("1h30m", 5400.0), ("4m30s", 270.0), ("1.5h", 5400.0), ("45", 45.0)],
+)
 def test_times_are_written_with_their_unit(text: str, seconds: float) -> None:
     assert resolve({"budget_s": text}, {}, "defaults").budget_s == seconds
 

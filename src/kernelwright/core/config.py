@@ -1,5 +1,6 @@
 """`RunConfig`: every setting of a run in one place. Flags beat `kernelwright.toml`, which beats these defaults."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -22,18 +23,22 @@ def _against_named(name: object) -> object:
     return Against(name) if isinstance(name, str) else name
 
 
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+TIME = re.compile("".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in UNITS))
 
 
 def _seconds(text: object) -> object:
-    """Return seconds of a text such as `90s`, `10m` or `8h`; a number is seconds already."""
+    """Return seconds of a text such as `90s`, `10m`, `1h30m` or `8h`; a number is seconds already."""
     if not isinstance(text, str):
         return float(text) if isinstance(text, int) and not isinstance(text, bool) else text
-    number, unit = (text[:-1], text[-1]) if text[-1:] in UNITS else (text, "s")
+    if text and (found := TIME.fullmatch(text)):
+        return sum(
+            float(part or 0) * scale for part, scale in zip(found.groups(), UNITS.values(), strict=True)
+        )
     try:
-        return float(number) * UNITS[unit]
+        return float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no time; write 90s, 10m or 8h") from None
+        raise ValueError(f"{text!r} is no time; write 90s, 10m, 1h30m or 8h") from None
 
 
 Seconds = Annotated[float, BeforeValidator(_seconds)]
