@@ -18,8 +18,10 @@ from kernelwright.core.events import (
     ExpansionAnswered,
     ExpansionAsked,
     LessonLearnt,
+    ModelRanked,
     ProblemEnded,
     ProblemFound,
+    RankedRegion,
     SearchEscalated,
 )
 from kernelwright.core.expansion import Expansion
@@ -194,6 +196,18 @@ def test_the_largest_time_to_win_comes_first_and_what_is_not_begun_promises_its_
     assert next_problem(fold([*near_its_floor, ProblemFound(problem=small)])) == small.hash
     both = [*baseline(make, large), *baseline(make, small)]
     assert next_problem(fold(both)) == large.hash
+
+
+def test_what_is_not_begun_promises_what_the_ranking_says_it_could_gain(make) -> None:
+    large, small = two(make)
+    regions = tuple(
+        RankedRegion(name="region", op=one.op, count=1, share=one.share, gain=gain)
+        for one, gain in ((small, 1.09), (large, 1.02))
+    )
+    ranked = ModelRanked(against="compiled", total_us=100.0, eager_us=150.0, limit=1.2, regions=regions)
+    found = [ProblemFound(problem=large), ProblemFound(problem=small)]
+    assert next_problem(fold([ranked, *found])) == small.hash
+    assert next_problem(fold(found)) == large.hash, "without a ranking it is the share"
 
 
 def test_what_was_begun_is_finished_first(make) -> None:

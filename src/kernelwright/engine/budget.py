@@ -93,10 +93,18 @@ def still_to_win(tree: Tree, problem: Problem) -> float:
     """Return the share of the model's time that the problem may still give: what its floor leaves, or all of it."""
     best = tree.best.get(problem.hash)
     if best is None:
-        return problem.share
+        return _ranked(tree, problem)
     now = problem.share * math.exp(-max(0.0, speeds(tree, problem.hash).certified(best) or 0.0))
     reached = floor_share(tree, problem)
     return now * (1 - min(1.0, reached)) if reached is not None else now
+
+
+def _ranked(tree: Tree, problem: Problem) -> float:
+    """Return what the ranking of the model says a problem that is not begun could give; else its whole share."""
+    for region in tree.ranked.regions if tree.ranked else ():
+        if not region.skipped and region.op == problem.op and math.isclose(region.share, problem.share):
+            return 1 - 1 / region.gain
+    return problem.share
 
 
 def tries_of(tree: Tree, problem_hash: str) -> int:

@@ -33,7 +33,7 @@ def next_problem(tree: Tree) -> str | None:
             for one in tree.given.starts
         ):
             return key
-    # Ties go to the earlier rank: max takes the first. One that is not begun promises its whole share.
+    # Ties go to the earlier rank: max takes the first. One that is not begun promises what the ranking says.
     return max(open_ones, key=lambda key: promise(tree, key), default=None)
 
 
