@@ -38,6 +38,21 @@ def test_sums_of_one_input_do_not_follow_from_another_by_a_factor() -> None:
     assert ratios.std() > 0.1 * ratios.abs().mean()
 
 
+def test_a_mixture_is_not_two_turned_draws_added_up() -> None:
+    """Else the draws come out of a few mixtures by correlation, and sums are answered from tables of them."""
+    mixtures = Mixtures(CASE, "cpu", random.Random(4))
+    count = CASE.inputs[0].numel
+    turned = torch.stack(
+        [base[:count].roll(-n) for base in mixtures.bases["a"] for n in range(count)]
+    ).double()
+    for _ in range(4):
+        mixed = filled(mixtures, CASE, "a").view(-1).double()
+        likeness = (turned @ mixed).abs() / turned.norm(dim=1)
+        parts = turned[likeness.topk(2).indices].T
+        left = mixed - parts @ torch.linalg.lstsq(parts, mixed[:, None]).solution[:, 0]
+        assert left.norm() > 0.1 * mixed.norm()
+
+
 def test_whole_numbers_stay_what_the_op_draws() -> None:
     case = cross_entropy.case({"rows": 64, "vocab": 100}, DType.FP32)
     name = next(spec.name for spec in case.inputs if spec.dtype is DType.INT64)
@@ -48,9 +63,13 @@ def test_whole_numbers_stay_what_the_op_draws() -> None:
     assert len({tuple(one.tolist()) for one in found}) == len(found)
 
 
-def test_the_call_with_missing_work_is_the_one_that_is_looked_at() -> None:
+@pytest.mark.parametrize("has_infinities", [False, True])
+def test_the_call_with_missing_work_is_the_one_that_is_looked_at(has_infinities: bool) -> None:
     spec = CASE.outputs[0]
     right = torch.randn(40, spec.numel)
+    if has_infinities:
+        right[torch.rand(right.shape) < 0.03] = -torch.inf
+        right[torch.rand(right.shape) < 0.03] = torch.nan
     wrong = right + 1e-6 * torch.randn(40, spec.numel)
     wrong[17, : spec.numel // 4] = 0
     arms = [lambda _, places, one=one: one.gather(1, places) for one in (right, wrong)]

@@ -8,6 +8,7 @@ A confirmation draws its heats from several separately started parents, and each
 import math
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 
 from kernelwright.core.case import Case
@@ -97,7 +98,7 @@ def race(
     telemetry: list[dict[str, float]] = []
     starts = max(1, len(parents))
     with heats_of([incumbent, *(lane.bench for lane in lanes)], parents) as heats:
-        sizes = {case.hash: _size(heats, incumbent, case) for case in incumbent.problem.cases}
+        sizes = {case.hash: _size(heats, incumbent, lanes, case) for case in incumbent.problem.cases}
         while running := [
             place for place, lane in enumerate(lanes) if place not in failures and not lane.now.outcome
         ]:
@@ -125,11 +126,20 @@ def race(
     ]
 
 
-def _size(heats: Heats | DeviceHeats, incumbent: Bench, case: Case) -> int:
+def _size(heats: Heats | DeviceHeats, incumbent: Bench, lanes: Sequence[Lane], case: Case) -> int:
+    """Return how many calls a batch of a case holds: as many as the arm that is fastest asks for.
+
+    By the incumbent alone, one that stalled in its second call was raced in rounds of three calls, and a gain of 29 %
+    was not proven against it.
+    """
     try:
-        return heats.size(incumbent, case)
+        size = heats.size(incumbent, case)
     except TimingFailed as failed:
         raise IncumbentFailed(failed.failure) from failed
+    for lane in lanes:
+        with suppress(TimingFailed):  # told by the first heat
+            size = max(size, heats.size(lane.bench, case))
+    return size
 
 
 def _tell(incumbent: Bench, lanes: Sequence[Lane]) -> None:

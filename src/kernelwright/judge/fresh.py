@@ -2,7 +2,9 @@
 
 A draw that is only scaled is known again by a few elements, and the answer of a linear op with it: a product that
 remembered eight answers passed for six times as fast. So every input of every call is a mixture of two draws, each
-turned by a random offset. A mixture stays in the range of its parts: what must be positive is.
+turned by a random offset, and every element has a share of its own. With one share for all, the four draws came out of
+the warm-up's mixtures by correlation, and sums were answered from prefix sums. A mixture stays in the range of its
+parts: what must be positive is.
 """
 
 import math
@@ -35,12 +37,18 @@ class Mixtures:
             spec.name: [once(base[spec.name].to(where), spec).reshape(-1).repeat(2) for base in drawn]
             for spec in case.inputs
         }
+        generator = torch.Generator(where).manual_seed(rng.getrandbits(62))
+        self.shares = {
+            name: torch.empty_like(bases[0]).uniform_(LEAST_SHARE, 1 - LEAST_SHARE, generator=generator)
+            for name, bases in self.bases.items()
+            if bases[0].is_floating_point()
+        }
 
     def fill(self, name: str, target: torch.Tensor) -> None:
         """Write what nobody has seen into an input: of floats a mixture, of integers one draw."""
         first, second = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 2))
         if target.is_floating_point():
-            torch.lerp(first, second, self.rng.uniform(LEAST_SHARE, 1 - LEAST_SHARE), out=target)
+            torch.lerp(first, second, self._turned(self.shares[name], target), out=target)
         else:
             target.copy_(first)
 
@@ -61,14 +69,19 @@ def most_apart(
     Who leaves the work out in one call of fifty would mostly escape a look at one call of hundreds.
     """
     where = generator.device
+    dense = [spec for spec in outputs if spec.numel and spec.is_contiguous]
+    if not dense:
+        return int(torch.randint(calls, (1,), generator=generator, device=where))
     apart = torch.zeros(calls, dtype=torch.float64, device=where)
-    for spec in outputs:
-        if not spec.numel or not spec.is_contiguous:
-            continue
+    for spec in dense:
         places = torch.randint(spec.numel, (calls, SAMPLES), generator=generator, device=where)
         first, *others = (elements(spec, places).double() for elements in arms)
-        unit = first.abs().nanmedian().clamp_min(torch.finfo(torch.float64).tiny)
+        unit = (
+            first[first.isfinite()].abs().nanmedian().nan_to_num().clamp_min(torch.finfo(torch.float64).tiny)
+        )
         for other in others:
             far = torch.nan_to_num((other - first).abs() / unit, nan=math.inf)
+            # Both infinite or both NaN is agreement: inf - inf would name the first call that holds one, always.
+            far[(other == first) | (other.isnan() & first.isnan())] = 0.0
             apart = torch.maximum(apart, far.amax(1))
     return int(apart.argmax())

@@ -6,7 +6,7 @@ from functools import partial
 from itertools import combinations
 
 from kernelwright.core.case import Case, Distribution, Layout, TensorSpec
-from kernelwright.judge.stages.bench import SMOKE_ELEMENTS, Bench, Found
+from kernelwright.judge.stages.bench import SMOKE_ELEMENTS, SWEEP_ELEMENTS, Bench, Found, input_elements
 from kernelwright.judge.stages.checks import Inputs, Trial, run_trials
 
 OFFSETS = (1, 2, 4, 8)
@@ -17,8 +17,20 @@ def layout(bench: Bench) -> Found:
     """Run the problem's case and a hidden one in every layout; those the op requires may not be declined."""
     trials = []
     cases = () if bench.has_fixed_cases else (bench.probed_case(), bench.hidden_case(SMOKE_ELEMENTS))
-    for case in cases:
-        for kind, what, changed in laid_out(case, bench.rng):
+    own = min(bench.problem.cases, key=input_elements)
+    is_own_left = (
+        bench.is_cpu
+        and not bench.has_fixed_cases
+        and own not in cases
+        and input_elements(own) <= SWEEP_ELEMENTS[bench.is_cpu]
+    )
+    for case in (*cases, own) if is_own_left else cases:
+        ways = list(laid_out(case, bench.rng))
+        # A big one in some of them, the required strides always: a kernel may have a way of its own for that size.
+        if case is own and is_own_left:
+            strided = [way for way in ways if way[0] is Layout.ROW_STRIDED]
+            ways = [*strided, *bench.rng.sample(ways, 2)]
+        for kind, what, changed in ways:
             draw = partial(bench.op.make_inputs, changed, Distribution.SIGNED)
             may_decline = kind not in bench.op.REQUIRED_LAYOUTS
             trials.append(Trial(changed, draw, bench.seed, what=what, may_decline=may_decline))
