@@ -161,7 +161,7 @@ def test_calls_that_cannot_be_are_answered_with_the_kind_the_value_and_the_remed
         ("start_run", {}, "BadInput", "Give one of model and op."),
         ("start_run", {"op": "sofmax"}, "BadInput", "Did you mean 'softmax'?"),
         ("start_run", {"op": "softmax", "shape": ["huge"]}, "BadInput", "'huge"),
-        ("start_run", {"op": "softmax", "budget": "soon"}, "BadConfig", "write 90s, 10m or 8h"),
+        ("start_run", {"op": "softmax", "budget": "soon"}, "BadConfig", "write 90s, 10m, 1h30m or 8h"),
         (
             "start_run",
             {"op": "softmax", "author": "command:rm -rf x"},

@@ -1,7 +1,7 @@
 // id: ND1
 // op: reduce
 // backend: cpp
-// expected: not_deterministic
+// expected: not_deterministic wrong
 // audited: refused
 // profile: keep
 // runs: cpu

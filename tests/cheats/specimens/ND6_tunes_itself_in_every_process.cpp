@@ -1,7 +1,7 @@
 // id: ND6
 // op: reduce
 // backend: cpp
-// expected: not_deterministic stateful
+// expected: not_deterministic stateful wrong
 // audited: refused
 // profile: keep
 // runs: cpu
