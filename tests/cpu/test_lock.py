@@ -110,8 +110,9 @@ def test_a_child_that_has_not_run_yet_does_not_keep_the_device(tmp_path: Path) -
     with DeviceLock(CPU, tmp_path) as held:
         copy = os.dup(held._descriptor or -1)
     try:
-        with DeviceLock(CPU, tmp_path, wait_s=0):
-            pass
+        with DeviceLock(CPU, tmp_path, wait_s=0) as again:
+            holder = read_holder(again.path)
+            assert holder is not None and holder.pid == os.getpid()
     finally:
         os.close(copy)
 

@@ -587,18 +587,9 @@ def test_an_unlimited_allocation_is_out_of_memory_in_the_verdict(
 
 
 @pytest.fixture
-def lenient(tmp_path: Path) -> Iterator[JudgeClient]:
+def lenient(judge: JudgeClient) -> Iterator[JudgeClient]:
     """Return a judge whose guards are off: what a kernel may ask of the C library is decided by the sandbox alone."""
-    settings = JudgeSettings(
-        threads=2,
-        max_pairs=16,
-        alpha=0.001,
-        hidden_shapes=1,
-        guards_off=True,
-        cache_folder=str(tmp_path / "cache"),
-        blob_folder=str(tmp_path / "blobs"),
-    )
-    client = JudgeClient(settings, lambda _: None)
+    client = JudgeClient(judge.settings.model_copy(update={"guards_off": True}), lambda _: None)
     yield client
     client.close()
 
