@@ -1,12 +1,10 @@
 """`kernelwright brief`: what an author is told, for a person or a program that takes part in a run."""
 
 import shlex
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from kernelwright.cli.hints import home_words
-from kernelwright.cli.runs import TrustFlag
+from kernelwright.cli.runs import RunArgument, TrustFlag
 from kernelwright.cli.screen import ExitCode, HomeOption, JsonFlag, kernelwright_home, out, print_json
 from kernelwright.cli.submit import ProblemOption, name_of, opened
 from kernelwright.core.foreign import MOST_IN_A_NOTE, fenced, in_a_line
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 
 
 def brief(
-    run: Annotated[
-        str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
-    ] = "last",
+    run: RunArgument = "last",
     problem: ProblemOption = None,
     trust: TrustFlag = False,
     as_json: JsonFlag = False,

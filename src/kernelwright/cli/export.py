@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelwright.cli.runs import RunArgument
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -52,9 +53,7 @@ def app() -> typer.Typer:
 
 
 def trajectories(
-    run: Annotated[
-        str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
-    ] = "last",
+    run: RunArgument = "last",
     shape: Annotated[Format, typer.Option("--format", help="Shape of the lines.")] = Format.JSONL,
     out_file: Annotated[
         Path | None, typer.Option("--out", help="File to write. Default: standard output.")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelwright.cli.runs import TrustFlag
+from kernelwright.cli.runs import RunArgument, TrustFlag
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -73,9 +73,7 @@ class RejudgeAnswer(Answer):
 
 
 def rejudge(
-    run: Annotated[
-        str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
-    ] = "last",
+    run: RunArgument = "last",
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of a judged kernel; 0 for all cores. Default: as the run.")
     ] = None,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelwright.cli.runs import TrustFlag
+from kernelwright.cli.runs import RunArgument, TrustFlag
 from kernelwright.cli.screen import (
     Answer,
     ExitCode,
@@ -58,9 +58,7 @@ class ReplayAnswer(Answer):
 
 
 def replay(
-    run: Annotated[
-        str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
-    ] = "last",
+    run: RunArgument = "last",
     recorded_verdicts: Annotated[
         bool, typer.Option("--recorded-verdicts", help="Give the judge's recorded verdicts again, too.")
     ] = False,

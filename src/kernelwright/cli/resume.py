@@ -1,16 +1,8 @@
 """`kernelwright resume`: take up a run that was interrupted."""
 
-from typing import Annotated
-
-import typer
-
 from kernelwright.cli.optimize import told
-from kernelwright.cli.runs import TrustFlag
+from kernelwright.cli.runs import RunArgument, TrustFlag
 from kernelwright.cli.screen import HomeOption, JsonFlag, kernelwright_home
-
-RunArgument = Annotated[
-    str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
-]
 
 
 def resume(

@@ -10,6 +10,9 @@ from kernelwright.cli.config import load_config
 if TYPE_CHECKING:
     from kernelwright.store.journal import Journal
 
+RunArgument = Annotated[
+    str, typer.Argument(help="The run: its id, the beginning of it, `last`, or its folder.")
+]
 TrustFlag = Annotated[
     bool,
     typer.Option("--trust", help="Run what somebody else's run holds: one that lies outside of the home."),
