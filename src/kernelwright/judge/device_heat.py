@@ -2,8 +2,10 @@
 
 Tier-A candidates bring no host code into the timed process, so its own events can be trusted, and all arms share one
 launcher. Each arm has buffers of its own with the same content, more of them than the cache holds, so every call finds
-it cold. For every heat the inputs change and all kernels are loaded anew in random order; the launcher itself is
-replaced every few heats. What the last replay wrote is checked like any other output.
+it cold. For every heat all kernels are loaded anew in random order; the launcher itself is replaced every few heats.
+Before every pass through the arms the inputs become mixtures nobody has seen and the outputs blank: device code that
+looks for its own earlier answer, in its outputs or in memory of its own, finds none. No buffer is used twice in a pass.
+What is written there is checked like any other output.
 """
 
 import math
@@ -11,21 +13,23 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
 
 import torch
 
-from kernelwright.core.case import Case, Distribution
+from kernelwright.core.case import Case
 from kernelwright.core.device import Device
 from kernelwright.core.errors import DeviceBusy
-from kernelwright.core.messages.runner import DeviceJob, Time, TimedArm
+from kernelwright.core.messages.runner import Call, DeviceJob, Region, Time, TimedArm
 from kernelwright.core.verdict import Status
+from kernelwright.judge.arena import once
 from kernelwright.judge.children import LaunchedRunner, Lost, launched
 from kernelwright.judge.device_arena import DeviceArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
-from kernelwright.judge.fresh import SAMPLES
+from kernelwright.judge.fresh import SAMPLES, Mixtures, most_apart
 from kernelwright.judge.heat import Start, TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers
@@ -34,9 +38,10 @@ ROUNDS = 6
 """There and back: every arm is replayed twice as often in one heat."""
 HEATS_PER_LAUNCHER = 4
 LEAST_CALLS, MOST_CALLS = 2, 64
-LEAST_LAUNCHES = 32
-"""Calls in one graph, repeats included: the launch of the graph itself must drown in them."""
-BASES = 2
+GRAPH_BYTES, MEMORY_SHARE = 3 << 30, 32
+"""What the calls of one graph move, but for a small part of the device's memory: the launch of the graph itself must
+drown in them."""
+WARM_CALLS = 32
 L2_ROTATIONS = 4
 """Buffers of all calls of a graph together exceed the L2 cache this many times, so every call finds it cold."""
 UNKNOWN_L2_BYTES = 128 << 20
@@ -60,10 +65,12 @@ class Rival(NamedTuple):
 
 
 def calls_for(case: Case, device: Device) -> int:
-    """Return how many calls a graph holds: enough buffers to leave nothing of a call in the cache for the next."""
+    """Return how many calls a graph holds, each on buffers of its own: too many for the cache, and to be quick."""
     footprint = sum(spec.nbytes for spec in (*case.inputs, *case.outputs))
-    wanted = L2_ROTATIONS * (device.cache_bytes or UNKNOWN_L2_BYTES)
-    return max(LEAST_CALLS, min(MOST_CALLS, math.ceil(wanted / max(footprint, 1))))
+    cold = L2_ROTATIONS * (device.cache_bytes or UNKNOWN_L2_BYTES)
+    wanted = max(cold, min(GRAPH_BYTES, device.memory_bytes // MEMORY_SHARE))
+    # An even number: the buffers of all arms are laid out alike, and one copy fills those of the next.
+    return max(LEAST_CALLS, min(MOST_CALLS, 2 * math.ceil(wanted / max(2 * footprint, 1))))
 
 
 @dataclass
@@ -74,9 +81,37 @@ class Track:
     runner: LaunchedRunner
     arms: tuple[TimedArm, ...]
     size: int
+    mixtures: Mixtures
     heats: int = 0
     homes: Sequence[int] = ()
     """Which part of the buffers each arm has in this heat: one part can be faster than another by its addresses."""
+
+    def refill(self) -> None:
+        """Give every call inputs nobody has seen, the same to all arms, and blank every output."""
+        for name, tensor in self.filled:
+            self.mixtures.fill(name, tensor)
+        first, *others = self.parts
+        for other in others:
+            other.copy_(first)
+        self.arena.poison_outputs()
+        torch.cuda.synchronize()
+
+    @cached_property
+    def filled(self) -> list[tuple[str, torch.Tensor]]:
+        """Return the inputs of the first part's calls: making a view takes longer than filling it."""
+        return [
+            (spec.name, once(self.arena.view(number, spec), spec))
+            for number in range(self.size)
+            for spec in self.arena.cases[0].inputs
+        ]
+
+    @cached_property
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """Return the bytes of the inputs, a part for every arm, all laid out alike."""
+        inputs, calls = self.arena.inputs, self.arena.calls
+        ends = [max((one.offset + one.length for one in _inputs(call)), default=0) for call in calls]
+        length = ends[self.size - 1]
+        return tuple(inputs.bytes_view(0, length * len(self.arms)).view(len(self.arms), length))
 
     def placed(self, place: int) -> TimedArm:
         """Return an arm on the buffers it has in this heat."""
@@ -95,6 +130,8 @@ class DeviceHeats:
         self.rivals = tuple(rivals)
         self.starts = tuple(starts)
         self.tracks: dict[str, Track] = {}
+        self.mixtures: dict[str, Mixtures] = {}
+        """Of every case: a launcher's memory ends with it, the draws it saw may serve the next."""
 
     def __enter__(self) -> "DeviceHeats":
         return self
@@ -116,13 +153,22 @@ class DeviceHeats:
     ) -> list[list[float]]:
         """Return the time of a call in every replay of one heat, per arm."""
         track = self._track(case, benches, size, start)
-        rng = benches[0].rng
-        refill(track, case, benches[0], rng)
-        order = there_and_back(len(track.arms), rounds, rng)
-        repeats = math.ceil(LEAST_LAUNCHES / size)
-        seconds = _timed(track, order, repeats, rng, case)
-        check_left(track, benches, case)
-        return [[value / (size * repeats) * 1e6 for value in row] for row in seconds]
+        rng, seconds = benches[0].rng, [list[float]() for _ in track.arms]
+        track.refill()
+        loaded = rng.sample(range(len(track.arms)), len(track.arms))
+        # The graphs are captured once; every pass through them finds other inputs and blank outputs.
+        _asked(track, Time(arms=tuple(track.placed(place) for place in loaded), order=(), repeats=1), case)
+        passes = there_and_back(len(track.arms), rounds, rng)
+        looked_at = rng.randrange(len(passes))
+        for number, order in enumerate(passes):
+            track.refill()
+            again = Time(arms=(), order=tuple(loaded.index(place) for place in order), repeats=1)
+            for place, value in zip(order, _asked(track, again, case), strict=True):
+                seconds[place].append(value / size * 1e6)
+            check_written(track, benches, case)
+            if number == looked_at:
+                check_answers_of(track, benches, case)
+        return seconds
 
     def _track(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
         """Return the launcher of a case, a fresh one every few heats and whenever an arm has left."""
@@ -168,7 +214,9 @@ class DeviceHeats:
         # No spare is started here: making its context would disturb what is being timed.
         runner = launched(nursery, job, arena, first.home, ahead=False)
         runner.ready(LOAD_SECONDS)
-        return Track(arena, runner, tuple(arms), size)
+        if case.hash not in self.mixtures:
+            self.mixtures[case.hash] = Mixtures(case, first.where, first.rng)
+        return Track(arena, runner, tuple(arms), size, self.mixtures[case.hash])
 
 
 def _arm(bench: Bench, case: Case, place: int) -> TimedArm:
@@ -187,69 +235,59 @@ def _arm(bench: Bench, case: Case, place: int) -> TimedArm:
     return TimedArm(name=str(place), kind="plan", plan=plan, folder=folder, calls=(0,))
 
 
+def _inputs(call: Call) -> list[Region]:
+    return [region for region in call.regions.values() if region.slab == "inputs"]
+
+
 def numbers(home: int, size: int) -> tuple[int, ...]:
     """Return the calls that have their buffers in a part."""
     return tuple(range(home * size, (home + 1) * size))
 
 
-def there_and_back(arms: int, rounds: int, rng: random.Random) -> tuple[int, ...]:
-    """Return an order in which every arm comes as often before any other as after it."""
-    order: list[int] = []
+def there_and_back(arms: int, rounds: int, rng: random.Random) -> list[tuple[int, ...]]:
+    """Return passes in which every arm comes as often before any other as after it."""
+    passes: list[tuple[int, ...]] = []
     for _ in range(rounds):
-        once = rng.sample(range(arms), arms)
-        order += [*once, *reversed(once)]
-    return tuple(order)
+        once_through = tuple(rng.sample(range(arms), arms))
+        passes += [once_through, once_through[::-1]]
+    return passes
 
 
-def refill(track: Track, case: Case, bench: Bench, rng: random.Random) -> None:
-    """Give every call inputs nobody has seen, the same to all arms, and poison every output."""
-    where = f"cuda:{bench.problem.device.index}"
-    drawn = [bench.op.make_inputs(case, Distribution.SIGNED, bench.seed) for _ in range(BASES)]
-    bases = [{name: tensor.to(where) for name, tensor in base.items()} for base in drawn]
-    for number in range(track.size):
-        base, factor, shift = bases[number % BASES], rng.uniform(0.5, 2.0), rng.randrange(1, 1000)
-        fresh = {
-            name: tensor * factor if tensor.is_floating_point() else tensor.roll(shift)
-            for name, tensor in base.items()
-        }
-        for place in range(len(track.arms)):
-            track.arena.write_inputs(place * track.size + number, fresh)
-    track.arena.poison_outputs()
-    torch.cuda.synchronize()
-
-
-def _timed(
-    track: Track, order: Sequence[int], repeats: int, rng: random.Random, case: Case
-) -> list[list[float]]:
-    """Return the seconds of every replay, per arm; the arms are handed over, and so loaded, in random order."""
-    shuffled = rng.sample(range(len(track.arms)), len(track.arms))
-    arms = tuple(track.placed(place) for place in shuffled)
-    places = tuple(shuffled.index(place) for place in order)
+def _asked(track: Track, order: Time, case: Case) -> list[float]:
+    """Return the seconds of every replay of an order."""
     try:
-        seconds = track.runner.time(Time(arms=arms, order=places, repeats=repeats), TIME_SECONDS)
+        return track.runner.time(order, TIME_SECONDS)
     except Lost as lost:
         raise TimingFailed(0, Failure(lost.status, lost.reason, case)) from lost
-    return [
-        [value for place, value in zip(order, seconds, strict=True) if place == arm]
-        for arm in range(len(arms))
-    ]
 
 
-def check_left(track: Track, benches: Sequence[Bench], case: Case) -> None:
-    """Check what the last replay of the candidates wrote: elements of every call, and a random call against float64."""
-    chosen = benches[0].rng.randrange(track.size)
-    # All arms were given the same inputs: one answer of the reference judges all of them.
-    answers = answers_to(benches[0], track.arena, chosen)
-    for place, bench in enumerate(benches):
-        if not bench.is_planned:
-            continue  # a baseline returns its outputs; nobody copies them
-        first = track.homes[place] * track.size
-        looked, left = track.arena.sampled(first, track.size, SAMPLES)
+def check_written(track: Track, benches: Sequence[Bench], case: Case) -> None:
+    """Check that every call of a pass wrote its outputs; a baseline returns its own, and nobody copies them."""
+    planned = [place for place, bench in enumerate(benches) if bench.is_planned]
+    # One look at all of them first: it costs as much as a look at one.
+    if len(planned) == len(track.arms) and not track.arena.sampled(0, len(track.arena.calls), SAMPLES)[1]:
+        return
+    for place in planned:
+        looked, left = track.arena.sampled(track.homes[place] * track.size, track.size, SAMPLES)
         if left:
             reason = f"{left} of {looked} random output elements never written in timed calls"
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, case))
-        if failure := check_answers(bench, track.arena, first + chosen, answers):
-            raise TimingFailed(place, failure)
+
+
+def check_answers_of(track: Track, benches: Sequence[Bench], case: Case) -> None:
+    """Check a random call of a pass against float64, and the one on which the candidates disagree most."""
+    arena, starts = track.arena, [home * track.size for home in track.homes]
+    planned = [place for place, bench in enumerate(benches) if bench.is_planned]
+    chosen = {benches[0].rng.randrange(track.size)}
+    if len(planned) > 1:
+        arms = [partial(arena.elements, first=starts[place]) for place in planned]
+        chosen.add(most_apart(arms, case.outputs, track.size, arena.generator))
+    for number in chosen:
+        # All arms were given the same inputs: one answer of the reference judges all of them.
+        answers = answers_to(benches[0], arena, number)
+        for place in planned:
+            if failure := check_answers(benches[place], arena, starts[place] + number, answers):
+                raise TimingFailed(place, failure)
 
 
 class Certified(NamedTuple):
@@ -268,8 +306,8 @@ def time_alone(bench: Bench, case: Case, heats: int) -> Certified:
         track = keeper.tracks[case.hash]
         _compare_clocks(track, case, median(times), bench)
         alone = track.arms[0].model_copy(update={"calls": (0,)})
-        order = Time(arms=(alone,), order=(0,) * 2 * ROUNDS, repeats=LEAST_LAUNCHES)
-        warm = median(track.runner.time(order, TIME_SECONDS)) / LEAST_LAUNCHES * 1e6
+        order = Time(arms=(alone,), order=(0,) * 2 * ROUNDS, repeats=WARM_CALLS)
+        warm = median(track.runner.time(order, TIME_SECONDS)) / WARM_CALLS * 1e6
     return Certified(times, warm)
 
 

@@ -31,7 +31,8 @@ class Mixtures:
 
     def __init__(self, case: Case, where: str, rng: random.Random) -> None:
         op, self.rng = plugins.load("ops", case.op), rng
-        drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
+        with torch.device(where):  # hundreds of millions of elements take seconds on the host
+            drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
         # Stored twice over: turned by any offset, a draw is a view.
         self.bases = {
             spec.name: [once(base[spec.name].to(where), spec).reshape(-1).repeat(2) for base in drawn]

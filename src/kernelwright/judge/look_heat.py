@@ -13,7 +13,7 @@ from kernelwright.core.case import Case
 from kernelwright.core.errors import ServiceDied
 from kernelwright.judge.children import Lost
 from kernelwright.judge.clock import heats_of
-from kernelwright.judge.device_heat import LEAST_LAUNCHES, ROUNDS, DeviceHeats, calls_for
+from kernelwright.judge.device_heat import ROUNDS, DeviceHeats, calls_for
 from kernelwright.judge.heat import KEPT_BYTES, MAX_CALLS, TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 
@@ -87,7 +87,7 @@ class LookHeat:
             if not isinstance(heats, DeviceHeats):
                 return heats.measure(self.case, benches, self._calls(arms[0]))
             size = heats.size(benches[0], self.case)
-            once = 2 * max(size, LEAST_LAUNCHES) * sum(arm.seconds for arm in arms)
+            once = 2 * size * sum(arm.seconds for arm in arms)
             rounds = max(LEAST_ROUNDS, min(ROUNDS, int(REPLAY_SECONDS / once)))
             return [median(times) for times in heats.replays(self.case, benches, size, rounds=rounds)]
 

@@ -111,8 +111,9 @@ class Time(Frozen):
     """Load the arms anew in the order given, capture each in a graph, replay them; seconds go into the times slab."""
 
     type: Literal["time"] = "time"
-    arms: tuple[TimedArm, ...] = Field(min_length=1)
-    order: tuple[int, ...] = Field(min_length=1)
+    arms: tuple[TimedArm, ...]
+    """None for those that were captured last."""
+    order: tuple[int, ...]
     """Which arm each replay is of: there and back in random order, again and again."""
     repeats: int = Field(ge=1)
     """How often one graph goes over all calls: short kernels need many to drown the launch of the graph itself."""
