@@ -19,10 +19,7 @@ def layout(bench: Bench) -> Found:
     cases = () if bench.has_fixed_cases else (bench.probed_case(), bench.hidden_case(SMOKE_ELEMENTS))
     own = min(bench.problem.cases, key=input_elements)
     is_own_left = (
-        bench.is_cpu
-        and not bench.has_fixed_cases
-        and own not in cases
-        and input_elements(own) <= SWEEP_ELEMENTS[bench.is_cpu]
+        not bench.has_fixed_cases and own not in cases and input_elements(own) <= SWEEP_ELEMENTS[bench.is_cpu]
     )
     for case in (*cases, own) if is_own_left else cases:
         ways = list(laid_out(case, bench.rng))

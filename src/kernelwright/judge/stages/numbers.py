@@ -99,7 +99,7 @@ def other_paths(bench: Bench, seen: Sequence[Case], most: int) -> list[Case]:
 
     A plan that sends rare sizes to a kernel of their own would have that kernel judged by luck.
     """
-    if not bench.is_planned or not bench.hidden_shapes:
+    if not bench.is_planned or not bench.hidden_shapes or bench.has_fixed_cases:
         return []
     reached = {kernels_of(bench, case) for case in seen}
     named = named_kernels(parse_plan(bench.candidate.source))
@@ -129,12 +129,7 @@ def stability(bench: Bench) -> Found:
     # Every one: an unstable formula drowns in the rounding of halves, an overflow shows in them alone.
     small = bench.small_cases()
     by_dtype = [[case for case in small if case.dtype is dtype] for dtype in bench.dtypes]
-    choices = [
-        (kind, cases)
-        for kind in HARD
-        for cases in by_dtype
-        if cases and not (kind is Distribution.DENORMAL and _flushes(bench, cases[0].dtype))
-    ]
+    choices = [(kind, cases) for cases in by_dtype if cases for kind in _hard(bench, cases[0].dtype)]
     trials = [
         drawn(bench, bench.rng.choice(cases), kind) for kind, cases in bench.some(choices, HEAVY_TRIALS)
     ]
@@ -150,15 +145,20 @@ def _own_trials(bench: Bench) -> list[Trial]:
 
     Softmax without its maximum, at one size alone, was accepted as 39 % faster.
     """
-    if bench.has_fixed_cases or not bench.is_cpu:
+    if bench.has_fixed_cases:
         return []
     trials = []
     for case in bench.problem.cases:
-        kinds: Sequence[Distribution] = HARD
+        kinds = _hard(bench, case.dtype)
         if input_elements(case) > PROBED_ELEMENTS[bench.is_cpu]:
-            kinds = bench.rng.sample(HARD, OWN_TRIALS)
+            kinds = bench.rng.sample(kinds, OWN_TRIALS)
         trials += [drawn(bench, case, kind) for kind in kinds]
     return trials
+
+
+def _hard(bench: Bench, dtype: DType) -> list[Distribution]:
+    """Return the hard distributions a kernel must stand in a dtype."""
+    return [kind for kind in HARD if not (kind is Distribution.DENORMAL and _flushes(bench, dtype))]
 
 
 def _flushes(bench: Bench, dtype: DType) -> bool:
@@ -215,7 +215,7 @@ def special_values(bench: Bench) -> Found:
             trials.append(Trial(case, partial(_planted, bench, case, place, {seed: inputs}), seed, what=what))
     trials = bench.some(trials, HEAVY_TRIALS)
     smallest = min(bench.problem.cases, key=input_elements)
-    if bench.is_cpu and smallest not in cases and input_elements(smallest) <= SWEEP_ELEMENTS[bench.is_cpu]:
+    if smallest not in cases and input_elements(smallest) <= SWEEP_ELEMENTS[bench.is_cpu]:
         seed = bench.seed
         planted = list(enumerate(bench.op.special_inputs(smallest, seed)))
         for place, (what, inputs) in bench.rng.sample(planted, min(OWN_SPECIALS, len(planted))):
