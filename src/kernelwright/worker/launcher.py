@@ -6,12 +6,18 @@ appended to the parameters. Launches go straight to the driver on torch's curren
 
 import ctypes
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelwright.backends._bare_launch import DEFAULT_SHARED_BYTES, SCALARS, TENSOR_MAP_BYTES
+from kernelwright.backends._bare_launch import (
+    DEFAULT_SHARED_BYTES,
+    PORTABLE_CLUSTER,
+    SCALARS,
+    TENSOR_MAP_BYTES,
+)
 from kernelwright.core.case import Case
 from kernelwright.core.plan import (
     BufferArg,
@@ -50,6 +56,8 @@ class Modules:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.loaded: dict[str, Kernel] = {}
+        self.allowed: dict[str, int] = {}
+        """Dynamic shared memory each may have: what sizes ask for differs, the kernel is the same."""
 
     def kernel(self, launch: Launch, case: Case) -> Kernel:
         """Return the kernel a launch names, compiled for exactly its argument types and constants."""
@@ -60,15 +68,23 @@ class Modules:
             facts = json.loads((self.folder / f"{key}.json").read_text())
             module = checked(driver.cuModuleLoadData((self.folder / f"{key}.cubin").read_bytes()))
             function = checked(driver.cuModuleGetFunction(module, facts["entry"].encode()))
-            shared = max(launch.shared_bytes, facts.get("shared_bytes", 0))
-            if shared + facts.get("shared_static", 0) > DEFAULT_SHARED_BYTES:
-                attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                checked(driver.cuFuncSetAttribute(function, attribute, shared))
-            if launch.cluster[0] * launch.cluster[1] * launch.cluster[2] > 8:
-                attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-                checked(driver.cuFuncSetAttribute(function, attribute, 1))
             self.loaded[key] = Kernel(function, facts)
+        self._allow(self.loaded[key], launch, key)
         return self.loaded[key]
+
+    def _allow(self, kernel: Kernel, launch: Launch, key: str) -> None:
+        """Have the driver let a kernel use as much shared memory, and clusters as large, as a launch asks for."""
+        from cuda.bindings import driver
+
+        shared = max(launch.shared_bytes, kernel.facts.get("shared_bytes", 0))
+        usual = DEFAULT_SHARED_BYTES - kernel.facts.get("shared_static", 0)
+        if shared > self.allowed.get(key, usual):
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            checked(driver.cuFuncSetAttribute(kernel.function, attribute, shared))
+            self.allowed[key] = shared
+        if math.prod(launch.cluster) > PORTABLE_CLUSTER:
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            checked(driver.cuFuncSetAttribute(kernel.function, attribute, 1))
 
 
 class PreparedCall:
