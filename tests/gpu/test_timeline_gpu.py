@@ -88,13 +88,14 @@ def check(op: str, folder: Path) -> None:
     assert sum(step.share for step in kernel.steps) == pytest.approx(1.0, abs=0.1)
     assert kernel.blocks > 1
     assert 100 < kernel.cycles < 1e8
-    # A block's life by the clock in nanoseconds and by its cycles agree with a GPU's clock rate.
-    assert 0.3 < kernel.cycles / (1e3 * kernel.time_us) < 4.0
+    # A block's life by the clock in nanoseconds and by its cycles agree with a GPU's clock rate, if all of it is told.
+    assert kernel.cycles / (1e3 * kernel.time_us) < 4.0
+    assert kernel.lost or kernel.cycles / (1e3 * kernel.time_us) > 0.3
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in spans)
     if op == "matmul":
         # Products are asynchronous: their time shows in themselves and in the waits for them.
-        assert own["wait"] + own["dot"] > 0.5 * sum(own.values())
+        assert own["wait"] + own["dot"] > own["tma load"] + own["shared"] + own["store"]
     else:
         # A load is over when it is issued; who needs its value first waits for it.
         assert own["load"] < sum(own.values()) / 2

@@ -97,10 +97,15 @@ def test_a_buffer_that_went_round_gives_the_last_steps_in_order_and_says_what_is
     (found,) = read_blocks(raw, len(raw), 1)
     (warp,) = found.warps
     assert warp.lost == 52
-    # The last 32 records: half a turn, then whole ones; the ends of loop and kernel have lost their beginnings.
-    assert [span.scope for span in warp.spans] == [3] + [2, 3] * 7
+    # The last 32 records: half a turn, then whole ones; loop and kernel, begun before, are told from the first of them.
+    assert [span.scope for span in warp.spans] == [3] + [2, 3] * 7 + [1, 0]
     assert {span.end - span.start for span in warp.spans if span.scope == 2} == {30}
-    assert summed("matmul", NAMES, [found]).lost == 52
+    told = summed("matmul", NAMES, [found])
+    steps = {step.kind: step for step in told.steps}
+    assert (told.lost, told.cycles) == (52, 60 + 700 + 20)
+    assert (steps["loop"].cycles, steps["loop"].own_cycles) == (760, 70)
+    assert (steps["kernel"].cycles, steps["kernel"].own_cycles) == (780, 20)
+    assert sum(step.share for step in told.steps) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

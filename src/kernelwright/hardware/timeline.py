@@ -10,7 +10,7 @@
 import re
 import struct
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
@@ -144,11 +144,15 @@ def _warp(number: int, written: int, raw: bytes) -> Warp:
     return Warp(number, list(_spans(records)), written - kept)
 
 
-def _spans(records: Iterable[tuple[int, int]]) -> Iterator[Span]:
-    """Yield every step whose beginning and end are both there, inner ones first."""
+def _spans(records: Sequence[tuple[int, int]]) -> Iterator[Span]:
+    """Yield every step whose end is there, inner ones first.
+
+    One whose beginning was overwritten was under way at the first record that is left, and is taken to begin there.
+    """
     open_steps: list[tuple[int, int, int]] = []
+    began, ended = _clock(*records[0]) if records else 0, 0
     for tag, low in records:
-        scope, clock = tag >> 23 & 0xFF, (tag & 0x7FF) << 32 | low
+        scope, clock = tag >> 23 & 0xFF, _clock(tag, low)
         place = next((one for one, step in enumerate(open_steps) if step[0] == scope), None)
         if not tag >> 31:
             if place is not None:
@@ -156,14 +160,22 @@ def _spans(records: Iterable[tuple[int, int]]) -> Iterator[Span]:
             open_steps.append((scope, clock, 0))
             continue
         if place is None:
-            continue  # its beginning was overwritten
-        _, start, inside = open_steps.pop(place)
+            place, start, inside = 0, began, ended
+            ended = 0
+        else:
+            _, start, inside = open_steps.pop(place)
         if clock < start:
             continue  # the clock went round
         yield Span(scope, start, clock, max(0, clock - start - inside))
         if place:
-            outer, began, within = open_steps[place - 1]
-            open_steps[place - 1] = (outer, began, within + clock - start)
+            outer, since, within = open_steps[place - 1]
+            open_steps[place - 1] = (outer, since, within + clock - start)
+        else:
+            ended += clock - start
+
+
+def _clock(tag: int, low: int) -> int:
+    return (tag & 0x7FF) << 32 | low
 
 
 def summed(kernel: str, names: Mapping[int, tuple[str, int]], blocks: Sequence[Block]) -> KernelTimeline:
