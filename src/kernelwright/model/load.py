@@ -110,7 +110,7 @@ def loaded_from(
 def _loaded(
     spec: str, module: torch.nn.Module, sets: Sequence[InputSet], options: ModelOptions, weights: str
 ) -> Loaded:
-    device = device_of(module)
+    device = device_of(module, named_device(options.device or "cpu"))
     # An input whose type was written down keeps it.
     kind = torch_dtype(options.dtype) if options.dtype and not options.inputs else None
 

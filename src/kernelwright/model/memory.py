@@ -35,9 +35,9 @@ def weight_bytes(module: torch.nn.Module) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
-def device_of(module: torch.nn.Module) -> torch.device:
-    """Return where a module's weights lie; the CPU if it has none."""
-    return next((one.device for one in (*module.parameters(), *module.buffers())), torch.device("cpu"))
+def device_of(module: torch.nn.Module, without: torch.device) -> torch.device:
+    """Return where a module's weights lie, or a device for one without weights."""
+    return next((one.device for one in (*module.parameters(), *module.buffers())), without)
 
 
 def named_device(text: str) -> torch.device:
