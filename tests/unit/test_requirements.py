@@ -47,6 +47,20 @@ def test_a_kernel_against_itself_is_within_two_per_cent_on_a_gpu() -> None:
     assert sum(abs(ratio - 1) <= 0.02 for ratio in ratios) >= 0.95 * len(ratios)
 
 
+def test_no_share_of_a_floor_that_is_told_exceeds_what_the_hardware_gives() -> None:
+    seeds = json.loads((ROOT / "benchmarks" / "results" / "seeds_gpu.json").read_text())["rows"]
+    searches = json.loads((ROOT / "benchmarks" / "results" / "search_rate.json").read_text())["rows"]
+    shares = [
+        row["floor_us"] / arm["median_us"]
+        for row in seeds
+        if "floor_us" in row
+        for arm in row["arms"].values()
+    ]
+    shares += [row["floor_share"] for row in searches.values()]
+    assert len(shares) > 100
+    assert 0 < min(shares) < max(shares) <= 1.05
+
+
 def test_a_kernel_is_never_kept_against_itself() -> None:
     rows = rows_of("aa/")
     assert len(rows) >= 500
