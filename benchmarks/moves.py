@@ -104,7 +104,11 @@ EXPECTED: dict[DeviceKind, dict[str, tuple[Spot, ...]]] = {
         "pipeline_depth": (*BOARD[:2], Spot("matmul", (2048, 2048, 2048), DType.FP16)),
         "unrolling": BOARD[:2],
         "vector_width": BOARD,
-        "persistent_grid": BOARD,
+        "persistent_grid": (
+            Spot("rmsnorm", (131072, 512), DType.FP16),
+            Spot("reduce", (262144, 128), DType.FP16, SUM),
+            *BOARD,
+        ),
         "cache_hints": BOARD,
         "multi_row_blocks": (
             BOARD[2],
