@@ -9,6 +9,7 @@ from pydantic import Field
 
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.roofline import Work
 
 TABLE = "peaks.toml"
 COMPUTE_CLASSES = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -80,3 +81,12 @@ def peak(device: Device, rows: Sequence[Peak] | None = None) -> Peak | None:
     if device.kind is DeviceKind.CPU:
         return None
     return next((row for row in rows or table() if row.is_of(device)), None)
+
+
+def least_seconds(work: Work, device: Device) -> float | None:
+    """Return what some work takes at best by a device's data sheet; None where there is none."""
+    sheet = peak(device)
+    if sheet is None:
+        return None
+    rate = sheet.flops.get(work.compute_class)
+    return max(work.bytes_moved / sheet.bandwidth, work.flops / rate if rate else 0.0)

@@ -20,11 +20,13 @@ from typing import Literal, NamedTuple
 
 import torch
 
+from kernelwright.core import plugins
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
 from kernelwright.core.errors import DeviceBusy
 from kernelwright.core.messages.runner import Call, DeviceJob, Region, Time, TimedArm
 from kernelwright.core.verdict import Status
+from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge.arena import once
 from kernelwright.judge.children import LaunchedRunner, Lost, launched
 from kernelwright.judge.device_arena import DeviceArena
@@ -34,13 +36,13 @@ from kernelwright.judge.heat import Start, TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers
 
-ROUNDS = 6
+ROUNDS = 4
 """There and back: every arm is replayed twice as often in one heat."""
 HEATS_PER_LAUNCHER = 4
 LEAST_CALLS, MOST_CALLS = 2, 64
-GRAPH_BYTES, MEMORY_SHARE = 3 << 30, 32
-"""What the calls of one graph move, but for a small part of the device's memory: the launch of the graph itself must
-drown in them."""
+GRAPH_SECONDS, GRAPH_BYTES, MEMORY_SHARE = 0.6e-3, 3 << 30, 32
+"""How long a graph should take, or what its calls move if no data sheet tells the time, but for a small part of the
+device's memory: the launch of the graph itself must drown in them."""
 WARM_CALLS = 32
 L2_ROTATIONS = 4
 """Buffers of all calls of a graph together exceed the L2 cache this many times, so every call finds it cold."""
@@ -66,11 +68,13 @@ class Rival(NamedTuple):
 
 def calls_for(case: Case, device: Device) -> int:
     """Return how many calls a graph holds, each on buffers of its own: too many for the cache, and to be quick."""
-    footprint = sum(spec.nbytes for spec in (*case.inputs, *case.outputs))
-    cold = L2_ROTATIONS * (device.cache_bytes or UNKNOWN_L2_BYTES)
-    wanted = max(cold, min(GRAPH_BYTES, device.memory_bytes // MEMORY_SHARE))
+    footprint = max(1, sum(spec.nbytes for spec in (*case.inputs, *case.outputs)))
+    cold = L2_ROTATIONS * (device.cache_bytes or UNKNOWN_L2_BYTES) / footprint
+    least = least_seconds(plugins.load("ops", case.op).work(case), device)
+    long = GRAPH_SECONDS / least if least else GRAPH_BYTES / footprint
+    wanted = max(cold, min(long, device.memory_bytes / MEMORY_SHARE / footprint))
     # An even number: the buffers of all arms are laid out alike, and one copy fills those of the next.
-    return max(LEAST_CALLS, min(MOST_CALLS, 2 * math.ceil(wanted / max(2 * footprint, 1))))
+    return max(LEAST_CALLS, min(MOST_CALLS, 2 * math.ceil(wanted / 2)))
 
 
 @dataclass

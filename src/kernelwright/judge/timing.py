@@ -9,7 +9,7 @@ from kernelwright.core.roofline import floor_us
 from kernelwright.core.stats import mad
 from kernelwright.core.verdict import CaseTiming, Stage, StageResult, Status, Timing
 from kernelwright.hardware.lock import DeviceLock
-from kernelwright.hardware.peaks import peak
+from kernelwright.hardware.peaks import least_seconds, peak
 from kernelwright.judge import clock, device_heat
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.stages import Bench, Failure
@@ -75,12 +75,10 @@ def _floor(bench: Bench, case: Case, ceilings: Ceilings | None) -> float | None:
 
 def refuse_impossible(bench: Bench, case: Case, call_us: float) -> None:
     """Refuse a time that the maker's own figures for the device rule out."""
-    sheet = peak(bench.problem.device)
-    if sheet is None:
+    sheet, least = peak(bench.problem.device), least_seconds(bench.op.work(case), bench.problem.device)
+    if sheet is None or least is None:
         return
-    work = bench.op.work(case)
-    rate = sheet.flops.get(work.compute_class)
-    least_us = max(work.bytes_moved / sheet.bandwidth, work.flops / rate if rate else 0.0) * 1e6
+    least_us = least * 1e6
     if call_us < least_us:
         reason = (
             f"{call_us:.2f} us a call, where the data sheet of {sheet.part} allows {least_us:.2f} us at best"
