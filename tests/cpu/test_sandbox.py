@@ -31,8 +31,9 @@ from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.service import JudgeClient
 from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.builds import Builds
-from kernelwright.judge.children import ForkedRunner, Lost, Service
+from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.foundry import Foundry
+from kernelwright.judge.runners import ForkedRunner
 from kernelwright.ops import rmsnorm
 from kernelwright.worker import landlock, seccomp
 from kernelwright.worker.builder import _copy_out

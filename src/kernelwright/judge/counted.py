@@ -19,9 +19,10 @@ from kernelwright.core.messages.runner import Job
 from kernelwright.hardware import perf
 from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge.arena import Arena
-from kernelwright.judge.children import ForkedRunner, Lost, Service
+from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.heat import Heat, TimingFailed, arm_of, calls_for
+from kernelwright.judge.runners import ForkedRunner
 from kernelwright.judge.stages import CALL_SECONDS, Bench
 
 BATCHES = 6

@@ -28,11 +28,12 @@ from kernelwright.core.messages.runner import Call, DeviceJob, Region, Time, Tim
 from kernelwright.core.verdict import Status
 from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge.arena import once
-from kernelwright.judge.children import LaunchedRunner, Lost, launched
+from kernelwright.judge.children import Lost
 from kernelwright.judge.device_arena import DeviceArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
 from kernelwright.judge.fresh import SAMPLES, Mixtures, most_apart
 from kernelwright.judge.heat import Start, TimingFailed
+from kernelwright.judge.runners import LaunchedRunner, launched
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers
 

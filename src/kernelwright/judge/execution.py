@@ -15,7 +15,8 @@ from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_plan,
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
-from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched
+from kernelwright.judge.children import Lost, Runner, Service
+from kernelwright.judge.runners import ForkedRunner, launched
 
 LOAD_SECONDS = 60.0
 

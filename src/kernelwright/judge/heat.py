@@ -25,9 +25,10 @@ from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE, Arena, once
-from kernelwright.judge.children import ForkedRunner, Lost, Runner, Service, launched, returns_outputs
+from kernelwright.judge.children import Lost, Runner, Service
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
 from kernelwright.judge.fresh import SAMPLES, Mixtures, most_apart
+from kernelwright.judge.runners import ForkedRunner, launched, returns_outputs
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers
 

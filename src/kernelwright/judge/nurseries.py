@@ -5,7 +5,8 @@ from pathlib import Path
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.problem import Problem
-from kernelwright.judge.children import Service, returns_outputs
+from kernelwright.judge.children import Service
+from kernelwright.judge.runners import returns_outputs
 
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "framework": (),

@@ -28,11 +28,12 @@ from kernelwright.core.plan_language import PlanFault, parse_params
 from kernelwright.core.verdict import Screening, Status
 from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge.arena import Arena
-from kernelwright.judge.children import LaunchedRunner, Lost, Runner, launched, returns_outputs
+from kernelwright.judge.children import Lost, Runner
 from kernelwright.judge.execution import LOAD_SECONDS, compile_ahead, compile_cases, units_of
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.look_heat import Arm, Found, LookHeat, Values
 from kernelwright.judge.oracle import Answer
+from kernelwright.judge.runners import LaunchedRunner, launched, returns_outputs
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers, drawn, runner_on
 from kernelwright.judge.stages.intake import build, guards

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, Distribution
-from kernelwright.judge.children import ForkedRunner, Lost, Runner, frozen_folder
+from kernelwright.judge.children import Lost, Runner
 from kernelwright.judge.execution import LOAD_SECONDS
+from kernelwright.judge.runners import ForkedRunner, frozen_folder
 from kernelwright.judge.stages.bench import CALL_SECONDS, Bench
 
 MOST_BYTES, MOST_FILES = 256 << 20, 8192

@@ -11,9 +11,10 @@ from kernelwright.core.case import Case, Compute, Distribution, TensorSpec
 from kernelwright.core.verdict import Status
 from kernelwright.judge import oracle
 from kernelwright.judge.arena import Arena
-from kernelwright.judge.children import FOOTPRINTS, Lost, Runner
+from kernelwright.judge.children import Lost, Runner
 from kernelwright.judge.error_budget import Depth, Verdict, check_output
 from kernelwright.judge.execution import left_out, open_runner, plan_for
+from kernelwright.judge.runners import FOOTPRINTS
 from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements
 
 NARROW_MISS, POOLED_SEEDS = 2.0, 8

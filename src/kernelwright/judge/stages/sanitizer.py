@@ -17,8 +17,9 @@ from kernelwright.core.case import Case, Distribution, Layout
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.verdict import Status
-from kernelwright.judge.children import PACKAGE_ROOT, ForkedRunner, Lost, Runner, Service
+from kernelwright.judge.children import PACKAGE_ROOT, Lost, Runner, Service
 from kernelwright.judge.execution import LOAD_SECONDS
+from kernelwright.judge.runners import ForkedRunner
 from kernelwright.judge.stages.bench import (
     CALL_SECONDS,
     SMOKE_ELEMENTS,

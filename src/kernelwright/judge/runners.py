@@ -1,0 +1,154 @@
+"""The two kinds of runner: forked with one artefact, or the trusted launcher of plans on a GPU. Killed, never asked."""
+
+import os
+import shutil
+import signal
+import socket
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from kernelwright.core import plugins
+from kernelwright.core.errors import ServiceDied
+from kernelwright.core.frames import pack
+from kernelwright.core.messages.runner import SPAWNED, DeviceJob, Job, Spawn, Time
+from kernelwright.judge.arena import Arena, Slab
+from kernelwright.judge.children import Runner, Service
+
+TIMES_BYTES = 1 << 20
+SPARE_BYTES, FOOTPRINTS = 8 << 30, 4
+SPARES = 3
+"""Launchers kept ready: a context takes 0.8 s on an H200, the stages between two of them a quarter of that."""
+
+
+def frozen_folder(artefact: Path, index: int) -> Path:
+    """Return where what runners of an artefact compile for a GPU is kept; see `judge/warming.py`."""
+    major, minor = torch.cuda.get_device_capability(index)
+    return artefact.parent / f"compiled-sm_{major}{minor}"
+
+
+def _hand_out(frozen: Path, folder: Path) -> None:
+    """Give a runner its own copy, which it may add to."""
+    shutil.copytree(frozen, folder)
+    for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+        place.chmod(0o777)  # the runner is another user; the folder around it is closed to everybody else
+
+
+@cache
+def returns_outputs(backend: str) -> bool:
+    """Tell whether a language's host code returns its outputs; native code and plans write where they are told."""
+    module = plugins.load("backends", backend)
+    return bool(module.TIER == "B" and module.EXTENSION == ".py")
+
+
+def memory_budget(arena: Arena) -> int:
+    """Return how much a runner may allocate: several times its buffers, and room for what a kernel may keep beside."""
+    if arena.index is not None:
+        return 0
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(SPARE_BYTES, physical // 2) + FOOTPRINTS * (arena.inputs.nbytes + arena.outputs.nbytes)
+
+
+class ForkedRunner(Runner):
+    """A runner born in the nursery: tier B on the CPU, one artefact."""
+
+    def __init__(
+        self,
+        nursery: Service,
+        artefact: Path,
+        backend: str,
+        arena: Arena,
+        home: Path,
+        memory_bytes: int | None = None,
+    ) -> None:
+        super().__init__(nursery, home)
+        self.returns_outputs = returns_outputs(backend)
+        self.is_on_device = arena.index is not None
+        self.memory_bytes = memory_budget(arena) if memory_bytes is None else memory_bytes
+        order = Spawn(folder=self.folder.name, memory_bytes=self.memory_bytes)
+        if arena.index is not None and (frozen := frozen_folder(artefact, arena.index)).exists():
+            _hand_out(frozen, Path(self.folder.name, plugins.load("backends", backend).COMPILED))
+        artefact_fd = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC)
+        inputs_fd = arena.inputs.read_only_descriptor()
+        handed = [self.theirs.fileno(), artefact_fd, inputs_fd, arena.outputs.descriptor, self.log.fileno()]
+        try:
+            born = nursery.ask(order, handed, SPAWNED)
+        finally:
+            self.theirs.close()
+            os.close(artefact_fd)
+            os.close(inputs_fd)
+        if not born.pid:
+            raise ServiceDied("nursery", f"a runner died before it was shut in: {self.last_words()}")
+        self.pid, nursery.sandbox = born.pid, born.sandbox
+        self._send(
+            Job(
+                backend=backend,
+                cases=arena.cases,
+                calls=arena.calls,
+                device=arena.index,
+                input_bytes=arena.inputs.nbytes,
+                output_bytes=arena.outputs.nbytes,
+            )
+        )
+
+    def collect(self, timeout_s: float) -> float:
+        """Have returned tensors copied; what returns none is not woken again, or it would go on working unseen."""
+        return super().collect(timeout_s) if self.returns_outputs else 0.0
+
+
+class LaunchedRunner(Runner):
+    """The trusted launcher on a GPU, forked without a context: plans of tier A, and baselines."""
+
+    def __init__(self, nursery: Service, index: int, home: Path) -> None:
+        super().__init__(nursery, home)
+        self.index = index
+        self.is_on_device = True
+        self.times = Slab("times", TIMES_BYTES)
+        handed = [self.theirs.fileno(), self.times.descriptor, self.log.fileno()]
+        order = Spawn(folder=self.folder.name, kind="launcher", memory_bytes=0, device=index)
+        try:
+            born = nursery.ask(order, handed, SPAWNED)
+        finally:
+            self.theirs.close()
+        if not born.pid:
+            raise ServiceDied("nursery", f"a launcher died before it could serve: {self.last_words()}")
+        self.pid, nursery.sandbox = born.pid, born.sandbox
+
+    def begin(self, job: DeviceJob, arena: Arena) -> None:
+        """Give it its one job."""
+        frame, inputs = pack(job), arena.inputs.read_only_descriptor()
+        try:
+            sent = socket.send_fds(self.channel, [frame], [inputs, arena.outputs.descriptor])
+            self.channel.sendall(frame[sent:])
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise self._lost() from error
+        finally:
+            os.close(inputs)
+
+    def time(self, order: Time, timeout_s: float) -> list[float]:
+        """Return the seconds of each replay, in order."""
+        self._settle()
+        self.number += 1
+        self.signal(signal.SIGCONT)
+        self._send(order.model_copy(update={"number": self.number}))
+        self._expect_done(self._receive(timeout_s))
+        if not order.order:  # captured only
+            return []
+        seconds: list[float] = self.times.bytes_view(0, 8 * len(order.order)).view(torch.float64).tolist()
+        return seconds
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        self.times.close()
+
+
+def launched(
+    nursery: Service, job: DeviceJob, arena: Arena, home: Path, *, ahead: bool = True
+) -> LaunchedRunner:
+    """Return a launcher at work on its job, a spare one if there is one; `ahead` starts the next spares."""
+    runner = nursery.spares.popleft() if nursery.spares else LaunchedRunner(nursery, job.index, home)
+    runner.begin(job, arena)
+    while ahead and len(nursery.spares) < SPARES:
+        nursery.spares.append(LaunchedRunner(nursery, job.index, home))
+    return runner
