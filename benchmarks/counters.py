@@ -32,7 +32,8 @@ from kernelwright.core.device import Ceilings, Device, DeviceKind
 from kernelwright.core.diagnosis import Metric
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.plan import LaunchPlan, kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.roofline import Work, floor_us
 from kernelwright.core.technique import Bottleneck
 from kernelwright.core.verdict import CaseTiming, Status

@@ -30,7 +30,8 @@ from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frozen import digest
 from kernelwright.core.messages.judge import Disqualified, JudgeSettings
-from kernelwright.core.plan_language import PlanFault, named_kernels, parse_plan, run_plan
+from kernelwright.core.plan_language import PlanFault, named_kernels, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.ports import Moved, Subject
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import JUDGE_VERSION, Outcome, Profile, Status

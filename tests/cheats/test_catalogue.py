@@ -9,7 +9,8 @@ import pytest
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, DType
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Profile, Stage, Status
 from kernelwright.hardware.detect import cpu_device
 from tests.cheats.conftest import Bar

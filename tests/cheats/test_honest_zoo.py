@@ -17,7 +17,8 @@ from kernelwright.backends._cuda_compile import nvrtc_version
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, DType
 from kernelwright.core.plan import Launch, kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Profile, Status
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.stages.reordering import declares_reordering

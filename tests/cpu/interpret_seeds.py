@@ -15,7 +15,8 @@ from kernelwright.backends import triton as backend
 from kernelwright.core import plugins
 from kernelwright.core.case import Case, Distribution, TensorSpec
 from kernelwright.core.device import Device
-from kernelwright.core.plan_language import PlanDeclined, first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import PlanDeclined, run_plan
 from kernelwright.ops._draw import torch_dtype
 
 GUARD = 64

@@ -15,7 +15,8 @@ from kernelwright.core.frozen import digest
 from kernelwright.core.manifest import Certificate, Manifest
 from kernelwright.core.messages.model import Winner, WinnerUnit
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import JUDGE_VERSION, Profile, Status
 from kernelwright.engine.seeds import seed
 from kernelwright.hardware.detect import cpu_device

@@ -11,7 +11,8 @@ from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
 from kernelwright.core.case import DType
 from kernelwright.core.messages.builder import StartBuilder
 from kernelwright.core.plan import KernelUnit, kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Status
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.foundry import Foundry

@@ -13,7 +13,8 @@ from kernelwright.core import plugins
 from kernelwright.core.case import Distribution
 from kernelwright.core.messages.profiler import Steady
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Status
 from kernelwright.engine.profiling import drawn
 from kernelwright.hardware import perf

@@ -20,7 +20,8 @@ from kernelwright.core.case import Case, DType
 from kernelwright.core.device import Device
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.plan import KernelUnit, Launch, LaunchPlan, Parameter, kernel_unit
-from kernelwright.core.plan_language import first_values, parse_params, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_params, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from tests.devices import H200

@@ -15,7 +15,8 @@ from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import DType
 from kernelwright.core.normal import key_of
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.seeds import seed

@@ -25,7 +25,8 @@ from kernelwright.codegen.values import NotPlain, Read, buffer, reshaped
 from kernelwright.core.case import Case, Compute, DType, TensorSpec
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.plan import LaunchPlan, kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Status
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.model.capture import capture

@@ -17,7 +17,8 @@ from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
 from kernelwright.core.case import Case, Distribution, DType
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.technique import Example
 from kernelwright.core.verdict import Status

@@ -10,7 +10,8 @@ from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import DType
 from kernelwright.core.plan import Launch, kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Status
 from kernelwright.engine.seeds import seed

@@ -41,7 +41,8 @@ SCRIPT = """
 import json, sys, torch
 from kernelwright.backends import triton as backend
 from kernelwright.core.case import DType
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.ops import softmax
 
 source = sys.stdin.read()

@@ -17,7 +17,8 @@ from kernelwright.core import plugins
 from kernelwright.core.case import DType
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.timeline import KernelTimeline, Timeline
 from kernelwright.core.verdict import Status
 from kernelwright.hardware.counters import Workload, kernel_times

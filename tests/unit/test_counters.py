@@ -30,7 +30,8 @@ from kernelwright.core.events import (
 )
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.plan import BufferArg, Launch, LaunchPlan, kernel_unit
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.technique import Bottleneck
 from kernelwright.core.tree import Tree

@@ -17,7 +17,8 @@ from kernelwright.core.diagnosis import Diagnosis, Evidence, Metric, MetricSourc
 from kernelwright.core.events import CandidateProposed, Evaluated, ProblemFound
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.technique import Bottleneck, Language, Wanted, architecture_of, chosen
 from kernelwright.core.tree import Node, Tree

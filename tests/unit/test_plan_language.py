@@ -8,15 +8,8 @@ from hypothesis import strategies as st
 
 from kernelwright.core.candidate import ParamChoice
 from kernelwright.core.plan import BufferArg, LaunchPlan, ScalarArg, TensorMapArg
-from kernelwright.core.plan_language import (
-    PlanDeclined,
-    PlanFault,
-    first_values,
-    parse_params,
-    parse_plan,
-    python_part,
-    run_plan,
-)
+from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan, python_part
+from kernelwright.core.plan_run import PlanDeclined, run_plan
 
 HEAD = "def plan(case, params, device):\n"
 TAIL = '    return {"launches": [{"kernel": "k", "grid": (1,), "args": ["x", "out"]}]}\n'

@@ -20,7 +20,8 @@ from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frozen import digest
 from kernelwright.core.lesson import Shape, Teaching
 from kernelwright.core.normal import key_of
-from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan, run_plan
+from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.ports import Moved, Subject
 from kernelwright.core.problem import Problem
 

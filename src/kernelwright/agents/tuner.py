@@ -24,7 +24,8 @@ from kernelwright.core.case import Case
 from kernelwright.core.frozen import digest
 from kernelwright.core.lesson import Shape, Teaching, apart
 from kernelwright.core.normal import key_of
-from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan, run_plan
+from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Screening, Status
 
 SUMMARY = "values of PARAMS per case by cheap looks; needs no key"

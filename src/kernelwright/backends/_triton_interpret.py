@@ -22,7 +22,8 @@ from kernelwright.core.case import Case, DType
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.frozen import digest
 from kernelwright.core.plan import BufferArg, LaunchPlan, ScalarArg
-from kernelwright.core.plan_language import PlanDeclined, parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import PlanDeclined, run_plan
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,8 @@ from kernelwright.codegen.lowering import Port
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
 from kernelwright.core.plan import BufferArg
-from kernelwright.core.plan_language import first_values, parse_plan, run_plan
+from kernelwright.core.plan_language import first_values, parse_plan
+from kernelwright.core.plan_run import run_plan
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 

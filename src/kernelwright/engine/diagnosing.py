@@ -14,7 +14,8 @@ from kernelwright.core.case import Case
 from kernelwright.core.device import Ceiling, Ceilings, Device, DeviceKind
 from kernelwright.core.diagnosis import Diagnosis, Metric, MetricSource
 from kernelwright.core.plan import Launch, LaunchPlan, kernel_unit
-from kernelwright.core.plan_language import PlanFault, parse_plan, run_plan
+from kernelwright.core.plan_language import PlanFault, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work, memory_time_us
 from kernelwright.core.search import last_verdict

@@ -20,7 +20,8 @@ from kernelwright.core.errors import BadInput, ServiceDied
 from kernelwright.core.messages.builder import BUILD_REPLY, ENCLOSED, BuildRequest
 from kernelwright.core.messages.model import ExtractModel, ModelExtracted
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import PlanFault, parse_plan, run_plan
+from kernelwright.core.plan_language import PlanFault, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.region import Extracted
 from kernelwright.core.roofline import Work, floor_us

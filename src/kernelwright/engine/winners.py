@@ -12,7 +12,8 @@ from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.manifest import FOLDER, Certificate
 from kernelwright.core.messages.model import Winner, WinnerUnit
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import parse_plan, run_plan
+from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.report.drop_in import write

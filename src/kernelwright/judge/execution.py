@@ -11,7 +11,8 @@ from kernelwright.core.case import Case
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.messages.runner import DeviceJob
 from kernelwright.core.plan import KernelUnit, LaunchPlan, kernel_unit
-from kernelwright.core.plan_language import PlanDeclined, PlanFault, parse_plan, run_plan
+from kernelwright.core.plan_language import PlanFault, parse_plan
+from kernelwright.core.plan_run import PlanDeclined, run_plan
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
