@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from kernelwright.core.case import Case, DType
-from kernelwright.judge.fresh import Mixtures, most_apart
-from kernelwright.ops import cross_entropy, matmul
+from kernelwright.judge.fresh import HARD, Mixtures, most_apart
+from kernelwright.ops import cross_entropy, matmul, softmax
 
 CASE = matmul.case({"m": 32, "n": 16, "k": 24}, DType.FP32)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,3 +74,31 @@ def test_the_call_with_missing_work_is_the_one_that_is_looked_at(has_infinities:
     wrong[17, : spec.numel // 4] = 0
     arms = [lambda _, places, one=one: one.gather(1, places) for one in (right, wrong)]
     assert {most_apart(arms, CASE.outputs, 40, torch.Generator().manual_seed(n)) for n in range(8)} == {17}
+
+
+def test_one_call_of_a_pass_is_hard_and_which_and_how_changes() -> None:
+    case = softmax.case({"rows": 8, "cols": 64}, DType.FP32)
+    mixtures = Mixtures(case, "cpu", random.Random(5))
+    hard = []
+    for _ in range(40):
+        calls = [{"x": torch.zeros(8, 64)} for _ in range(6)]
+        hard.append(mixtures.harden(calls))
+        changed = [number for number, call in enumerate(calls) if call["x"].any()]
+        assert changed == [hard[-1].call]
+    assert len({one.call for one in hard}) == 6
+    assert {one.kind for one in hard} == set(HARD)
+    # At least one kind is beyond what an exponential without its maximum stands.
+    drawn = [softmax.make_inputs(case, kind, 1)["x"] for kind in HARD]
+    assert any(torch.exp(one).isinf().any() for one in drawn)
+
+
+def test_the_call_with_hard_inputs_is_not_the_one_arms_disagree_on() -> None:
+    outputs = softmax.case({"rows": 8, "cols": 64}, DType.FP32).outputs
+    generator = torch.Generator().manual_seed(1)
+    first = torch.zeros(4, 512)
+    second = first.clone()
+    second[2] = 1.0
+    second[1] = 0.5
+    arms = [lambda _, places, of=of: torch.gather(of, 1, places) for of in (first + 1, second + 1)]
+    assert most_apart(arms, outputs, 4, generator) == 2
+    assert most_apart(arms, outputs, 4, generator, hard=2) == 1

@@ -31,11 +31,11 @@ from kernelwright.judge.arena import once
 from kernelwright.judge.children import Lost
 from kernelwright.judge.device_arena import DeviceArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
-from kernelwright.judge.fresh import SAMPLES, Mixtures, most_apart
+from kernelwright.judge.fresh import SAMPLES, Hard, Mixtures, most_apart
 from kernelwright.judge.heat import Start, TimingFailed
 from kernelwright.judge.runners import LaunchedRunner, launched
 from kernelwright.judge.stages import Bench, Failure
-from kernelwright.judge.stages.checks import answers_to, check_answers
+from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
 
 ROUNDS = 4
 """There and back: every arm is replayed twice as often in one heat."""
@@ -91,23 +91,29 @@ class Track:
     homes: Sequence[int] = ()
     """Which part of the buffers each arm has in this heat: one part can be faster than another by its addresses."""
 
-    def refill(self) -> None:
-        """Give every call inputs nobody has seen, the same to all arms, and blank every output."""
-        for name, tensor in self.filled:
-            self.mixtures.fill(name, tensor)
+    def refill(self, *, is_looked_at: bool = False) -> Hard | None:
+        """Give every call inputs nobody has seen, the same to all arms, and blank every output.
+
+        One call of a pass that is looked at has hard inputs: returned is which.
+        """
+        for call in self.filled:
+            for name, tensor in call.items():
+                self.mixtures.fill(name, tensor)
+        hard = self.mixtures.harden(self.filled) if is_looked_at else None
         first, *others = self.parts
         for other in others:
             other.copy_(first)
         self.arena.poison_outputs()
         torch.cuda.synchronize()
+        return hard
 
     @cached_property
-    def filled(self) -> list[tuple[str, torch.Tensor]]:
-        """Return the inputs of the first part's calls: making a view takes longer than filling it."""
+    def filled(self) -> list[dict[str, torch.Tensor]]:
+        """Return the inputs of the first part's calls by name: making a view takes longer than filling it."""
+        specs = self.arena.cases[0].inputs
         return [
-            (spec.name, once(self.arena.view(number, spec), spec))
+            {spec.name: once(self.arena.view(number, spec), spec) for spec in specs}
             for number in range(self.size)
-            for spec in self.arena.cases[0].inputs
         ]
 
     @cached_property
@@ -166,13 +172,13 @@ class DeviceHeats:
         passes = there_and_back(len(track.arms), rounds, rng)
         looked_at = rng.randrange(len(passes))
         for number, order in enumerate(passes):
-            track.refill()
+            hard = track.refill(is_looked_at=number == looked_at)
             again = Time(arms=(), order=tuple(loaded.index(place) for place in order), repeats=1)
             for place, value in zip(order, _asked(track, again, case), strict=True):
                 seconds[place].append(value / size * 1e6)
             check_written(track, benches, case)
-            if number == looked_at:
-                check_answers_of(track, benches, case)
+            if hard is not None:
+                check_answers_of(track, benches, case, hard)
         return seconds
 
     def _track(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
@@ -279,19 +285,21 @@ def check_written(track: Track, benches: Sequence[Bench], case: Case) -> None:
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, case))
 
 
-def check_answers_of(track: Track, benches: Sequence[Bench], case: Case) -> None:
-    """Check a random call of a pass against float64, and the one on which the candidates disagree most."""
+def check_answers_of(track: Track, benches: Sequence[Bench], case: Case, hard: Hard) -> None:
+    """Check a random call of a pass against float64, the one with hard inputs, and the one they disagree on most."""
     arena, starts = track.arena, [home * track.size for home in track.homes]
     planned = [place for place, bench in enumerate(benches) if bench.is_planned]
-    chosen = {benches[0].rng.randrange(track.size)}
+    chosen = {hard.call, benches[0].rng.randrange(track.size)}
     if len(planned) > 1:
         arms = [partial(arena.elements, first=starts[place]) for place in planned]
-        chosen.add(most_apart(arms, case.outputs, track.size, arena.generator))
+        chosen.add(most_apart(arms, case.outputs, track.size, arena.generator, hard.call))
     for number in chosen:
         # All arms were given the same inputs: one answer of the reference judges all of them.
         answers = answers_to(benches[0], arena, number)
         for place in planned:
-            if failure := check_answers(benches[place], arena, starts[place] + number, answers):
+            # A narrow miss on a hard draw is looked at again, as it is where those are tried.
+            again = drawn(benches[place], case, hard.kind) if number == hard.call else None
+            if failure := check_answers(benches[place], arena, starts[place] + number, answers, again=again):
                 raise TimingFailed(place, failure)
 
 

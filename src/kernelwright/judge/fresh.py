@@ -5,11 +5,15 @@ remembered eight answers passed for six times as fast. So every input of every c
 turned by a random offset, and every element has a share of its own. With one share for all, the four draws came out of
 the warm-up's mixtures by correlation, and sums were answered from prefix sums. A mixture stays in the range of its
 parts: what must be positive is.
+
+One call of the pass that is looked at is given a hard draw instead, and nobody knows which: a softmax that left its
+maximum out from its 121st call on was right on every mixture, and passed `ship`.
 """
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -24,6 +28,15 @@ LEAST_SHARE = 0.15
 SAMPLES = 64
 """Random elements of every timed call that are looked at: who saves a share of the time leaves about that share of all
 elements out, and a heat looks at tens of thousands."""
+HARD = (Distribution.OFFSET, Distribution.WIDE, Distribution.HEAVY_TAILED, Distribution.OUTLIERS)
+"""Hard for the arithmetic, and no harder for the hardware: on denormals a CPU is many times as slow."""
+
+
+class Hard(NamedTuple):
+    """The call of a pass that has hard inputs, and of what kind."""
+
+    call: int
+    kind: Distribution
 
 
 class Mixtures:
@@ -31,6 +44,7 @@ class Mixtures:
 
     def __init__(self, case: Case, where: str, rng: random.Random) -> None:
         op, self.rng = plugins.load("ops", case.op), rng
+        self.op, self.case, self.where = op, case, where
         with torch.device(where):  # hundreds of millions of elements take seconds on the host
             drawn = [op.make_inputs(case, Distribution.SIGNED, rng.getrandbits(62)) for _ in range(BASES)]
         # Stored twice over: turned by any offset, a draw is a view.
@@ -53,6 +67,15 @@ class Mixtures:
         else:
             target.copy_(first)
 
+    def harden(self, calls: Sequence[Mapping[str, torch.Tensor]]) -> Hard:
+        """Give one of the calls a hard draw; inputs go by name."""
+        number, kind = self.rng.randrange(len(calls)), self.rng.choice(HARD)
+        with torch.device(self.where):
+            drawn = self.op.make_inputs(self.case, kind, self.rng.getrandbits(62))
+        for spec in self.case.inputs:
+            calls[number][spec.name].copy_(once(drawn[spec.name], spec))
+        return Hard(number, kind)
+
     def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         start = self.rng.randrange(max(1, target.numel()))
         return base[start : start + target.numel()].view(target.shape)
@@ -63,9 +86,15 @@ Elements = Callable[[TensorSpec, torch.Tensor], torch.Tensor]
 
 
 def most_apart(
-    arms: Sequence[Elements], outputs: Sequence[TensorSpec], calls: int, generator: torch.Generator
+    arms: Sequence[Elements],
+    outputs: Sequence[TensorSpec],
+    calls: int,
+    generator: torch.Generator,
+    hard: int | None = None,
 ) -> int:
     """Return the call on which arms disagree most, by random elements of its outputs; all were given the same inputs.
+
+    The call with hard inputs is looked at anyway: there, right answers lie further apart than anywhere else.
 
     Who leaves the work out in one call of fifty would mostly escape a look at one call of hundreds.
     """
@@ -85,4 +114,6 @@ def most_apart(
             # Both infinite or both NaN is agreement: inf - inf would name the first call that holds one, always.
             far[(other == first) | (other.isnan() & first.isnan())] = 0.0
             apart = torch.maximum(apart, far.amax(1))
+    if hard is not None:
+        apart[hard] = -1.0
     return int(apart.argmax())

@@ -15,10 +15,12 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, TypeVar
+
+import torch
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
@@ -27,10 +29,10 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE, Arena, once
 from kernelwright.judge.children import Lost, Runner, Service
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
-from kernelwright.judge.fresh import SAMPLES, Mixtures, most_apart
+from kernelwright.judge.fresh import SAMPLES, Hard, Mixtures, most_apart
 from kernelwright.judge.runners import ForkedRunner, launched, returns_outputs
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
-from kernelwright.judge.stages.checks import answers_to, check_answers
+from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
 
 Result = TypeVar("Result")
 Start = Callable[[Bench], Service]
@@ -150,6 +152,11 @@ class Heat:
             for name, target in targets:
                 self.mixtures.fill(name, target)
 
+    @cached_property
+    def calls_by_name(self) -> list[dict[str, torch.Tensor]]:
+        """Return the inputs of every call by name."""
+        return [dict(targets) for targets in self.targets]
+
     def measure(self, nurseries: Sequence[Service]) -> list[float]:
         """Return the median time of a call of every arm, in microseconds; runners are born in their arms' nurseries."""
         self.nurseries, self.trips = nurseries, []
@@ -171,12 +178,13 @@ class Heat:
                     for place in half:
                         self._guarded(place, partial(self._trip, runners[place]))
                     self.refill()
+                    hard = self.mixtures.harden(self.calls_by_name) if number == looked_at else None
                     for place in half:
                         self.arenas[place].poison_outputs()
                         times[place].append(self._guarded(place, partial(self._slope, place, runners[place])))
                         self._check_written(place)
-                    if number == looked_at:
-                        self._check_answers()
+                    if hard is not None:
+                        self._check_answers(hard)
         return [self._agreed(place, slopes) for place, slopes in enumerate(times)]
 
     def _agreed(self, place: int, slopes: list[Slope]) -> float:
@@ -231,21 +239,23 @@ class Heat:
             reason = f"{left} of {looked} random output elements never written in timed calls"
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
 
-    def _check_answers(self) -> None:
-        """Check that calls of what was just timed are right, whoever made them.
+    def _check_answers(self, hard: Hard) -> None:
+        """Check that calls of what was just timed are right, whoever made them, the one with hard inputs among them.
 
         All arms read the same inputs: one answer of the reference judges all of them.
         """
-        looked_at = {self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS)}
+        looked_at = {hard.call, *(self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS))}
         if len(self.arms) > 1:
             # Of three heavy calls the one that differs will do.
             arms = [arena.elements for arena in self.arenas]
-            apart = most_apart(arms, self.case.outputs, self.calls, self.arenas[0].generator)
-            looked_at = {apart} | (looked_at if self.calls > FEWEST_CALLS else set())
+            apart = most_apart(arms, self.case.outputs, self.calls, self.arenas[0].generator, hard.call)
+            looked_at = {apart, hard.call} | (looked_at if self.calls > FEWEST_CALLS else set())
         for number in looked_at:
             answers = answers_to(self.arms[0].bench, self.arenas[0], number)
             for place, arm in enumerate(self.arms):
-                if failure := check_answers(arm.bench, self.arenas[place], number, answers):
+                # A narrow miss on a hard draw is looked at again, as it is where those are tried.
+                again = drawn(arm.bench, self.case, hard.kind) if number == hard.call else None
+                if failure := check_answers(arm.bench, self.arenas[place], number, answers, again=again):
                     raise TimingFailed(place, failure)
 
 
