@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from kernelwright.core import plugins
@@ -22,6 +22,7 @@ from kernelwright.engine.run import Member
 T = TypeVar("T")
 NOBODY = "none"
 LLM = "llm"
+WAKE_SECONDS = 0.5
 SHARED = 2
 """Authors of an llm's crew: two that share conclusions were worth 1.6 to 2.0 of one at equal cost, four no more."""
 MODES = (Memory.BOTH, Memory.BOTH, Memory.SIBLINGS, Memory.CLEAN)
@@ -86,9 +87,16 @@ def together(acts: Sequence[Callable[[Halt], T]]) -> list[T]:
     with ThreadPoolExecutor(len(acts)) as pool:
         try:
             under_way = [pool.submit(act, halt) for act in acts]
-            return [one.result() for one in under_way]
+            return [_awaited(one) for one in under_way]
         finally:
             halt.give()  # leaving the pool waits for its threads; whoever has ended does not mind
+
+
+def _awaited(act: Future[T]) -> T:
+    """Wait in short steps: an interruption that another thread was woken for does not wake this one."""
+    while not wait([act], WAKE_SECONDS).done:
+        pass
+    return act.result()
 
 
 def stoppable(member: Member, halt: Halt) -> Agent:
