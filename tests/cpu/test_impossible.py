@@ -8,6 +8,7 @@ from kernelwright.core import plugins
 from kernelwright.core.case import DType
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.verdict import Status
+from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.timing import refuse_impossible
 
@@ -45,4 +46,9 @@ def test_a_call_faster_than_the_data_sheet_allows_is_impossible(
 
 
 def test_a_device_without_a_data_sheet_rules_nothing_out() -> None:
-    asked("softmax", {"rows": 4096, "cols": 50257}, H200.model_copy(update={"name": "Unheard Of"}), 0.001)
+    unknown, softmax = H200.model_copy(update={"name": "Unheard Of"}), plugins.load("ops", "softmax")
+    sizes = {"rows": 4096, "cols": 50257}
+    work = softmax.work(softmax.case(sizes, DType.FP16))
+    assert least_seconds(work, H200) == pytest.approx(4 * 4096 * 50257 / BANDWIDTH, rel=0.01)
+    assert least_seconds(work, unknown) is None
+    asked("softmax", sizes, unknown, 0.001)

@@ -31,7 +31,7 @@ from kernelwright.model.arguments import Arguments, InputSet
 from kernelwright.model.dry_run import dry_run
 from kernelwright.model.fit import check, largest
 from kernelwright.model.load import Loaded, load, loaded_from
-from kernelwright.model.memory import is_out_of_memory, limited_to, weight_bytes
+from kernelwright.model.memory import device_of, is_out_of_memory, limited_to, weight_bytes
 
 GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where no GPU is")
 ROOT = Path(__file__).parents[2]
@@ -657,3 +657,9 @@ def test_a_config_too_large_for_this_machine_is_refused_before_its_weights_are_m
     with pytest.raises(OutOfMemory) as raised:
         load("hf:llama(num_hidden_layers=90, hidden_size=65536, intermediate_size=262144)")
     one_line(raised.value, "its weights need", "float32", "times smaller fits")
+
+
+def test_a_model_without_weights_goes_where_it_is_asked_to_go() -> None:
+    elsewhere = torch.device("meta")
+    assert device_of(nn.GELU(), elsewhere) == elsewhere
+    assert device_of(nn.Linear(2, 2), elsewhere) == torch.device("cpu")

@@ -126,6 +126,15 @@ def test_the_first_certified_draft_ends_the_other_programs(make, tmp_path):
     assert tree.ended is not None and not tree.ended.failed
 
 
+@pytest.fixture(params=[False, True], ids=["", "calls restarted"])
+def restarted(request):
+    """Have the system restart what a signal interrupts, as a library may ask for: no wait ends by itself then."""
+    signal.siginterrupt(signal.SIGINT, not request.param)
+    yield
+    signal.siginterrupt(signal.SIGINT, True)
+
+
+@pytest.mark.usefixtures("restarted")
 @pytest.mark.parametrize("crew", [1, 2], ids=["alone", "two"])
 def test_programs_of_an_interrupted_run_are_gone_within_two_seconds(make, tmp_path, crew):
     author, marks = program(tmp_path, SLEEPS + "deaf()")
