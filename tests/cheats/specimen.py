@@ -21,6 +21,7 @@ FIELDS = ("id", "op", "backend", "expected", "profile", "runs")
 OPTIONAL = ("audited", "axes", "scalars", "judged", "unguarded", "most_gain", "slow")
 FIELD = re.compile(rf"({'|'.join((*FIELDS, *OPTIONAL))}): (.+)")
 HONEST = re.compile(r"^//@honest (\w+)$", re.MULTILINE)
+PART = re.compile(r"^//@part (\w+)$", re.MULTILINE)
 ENTRY = 'extern "C" int kernel_fn('
 LANGUAGES = (".cpp", ".cu", ".py")
 
@@ -76,8 +77,8 @@ class Specimen:
         return self.path.stem
 
     def source(self) -> str:
-        """Return the candidate's source, the honest kernel put where the file asks for it."""
-        return HONEST.sub(_built_in, self.path.read_text())
+        """Return the candidate's source, the honest kernel and shared parts put where the file asks for them."""
+        return PART.sub(_part, HONEST.sub(_built_in, self.path.read_text()))
 
     def candidate(self) -> Candidate:
         """Return it as an author's candidate."""
@@ -102,6 +103,11 @@ def _built_in(found: re.Match[str]) -> str:
     text = honest_source(found[1])
     assert text.count(ENTRY) == 1
     return text.replace(ENTRY, "static int honest_fn(")
+
+
+def _part(found: re.Match[str]) -> str:
+    """Return what several CUDA specimens begin with."""
+    return (HERE / "parts" / f"{found[1]}.cuh").read_text()
 
 
 def author_candidate(op: str, backend: str, source: str) -> Candidate:
