@@ -150,6 +150,20 @@ def test_ctrl_c_leaves_a_consistent_journal_and_no_process_behind(
     assert not left
 
 
+def test_ctrl_c_before_the_run_began_names_no_other_run(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "20200101-000000-abcdef").mkdir(parents=True)
+    process = start(tmp_path, MODEL, "--home", str(tmp_path))
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "profiling" in line:
+            break
+    os.kill(process.pid, signal.SIGINT)
+    err = process.stderr.read()
+    assert process.wait(timeout=60) == ExitCode.INTERRUPTED, err
+    words = "interrupted before the run began; nothing is lost, give the command again"
+    assert err.strip().splitlines()[-1] == words
+
+
 def _parents() -> dict[tuple[int, str], int]:
     """Return the parent of every process, by number and time of its start: numbers are used again."""
     found = {}

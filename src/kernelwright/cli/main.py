@@ -1,6 +1,8 @@
 """`kernelwright`: the verbs, and the outermost frame that turns every failure into one line and an exit code."""
 
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,7 +35,7 @@ from kernelwright.cli import (
 )
 from kernelwright.cli.hints import named_home, pasteable
 from kernelwright.cli.mcp import verbs as mcp
-from kernelwright.cli.screen import ExitCode, err
+from kernelwright.cli.screen import ExitCode, err, kernelwright_home
 from kernelwright.core.environment import close_off
 from kernelwright.core.errors import BadInput, KernelwrightError
 
@@ -50,6 +52,7 @@ INTERRUPTED = {
 }
 """What Ctrl-C means to a verb that has something to lose."""
 GOES_ON = "kernelwright resume last"
+NOTHING_BEGUN = "interrupted before the run began; nothing is lost, give the command again"
 
 
 def build_app() -> typer.Typer:
@@ -101,19 +104,19 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Run the command line and exit."""
-    debug = "--debug" in sys.argv[1:]
+    debug, began = "--debug" in sys.argv[1:], datetime.now(UTC)
     close_off(die_with_parent=False)  # the engine holds the keys
     try:
         code = build_app()(standalone_mode=False)
         if code == ExitCode.INTERRUPTED:  # newer typer answers Ctrl-C itself, with the code and no word
-            code = _interrupted(sys.argv[1:])
+            code = _interrupted(sys.argv[1:], began)
     except KernelwrightError as error:
         kind = ExitCode.USAGE if isinstance(error, BadInput) else ExitCode.MISTAKE
         # What another process found comes with where it was found there.
         line = pasteable(f"error: {error}", named_home(sys.argv[1:]), build_app())
         code = _failed(line, kind, debug, getattr(getattr(error, "fault", None), "trace", ""))
     except (KeyboardInterrupt, typer.Abort):
-        code = _interrupted(sys.argv[1:])
+        code = _interrupted(sys.argv[1:], began)
     except Exception as error:  # noqa: BLE001 - the CLI's outermost frame
         # The usage error is click's, which newer typer vendors and older typer imports: the one name both share.
         if isinstance(error, typer.BadParameter.__bases__):
@@ -123,11 +126,22 @@ def main() -> None:
     sys.exit(int(code or 0))
 
 
-def _interrupted(words: list[str]) -> ExitCode:
-    """Say what an interrupted verb leaves behind."""
+def _interrupted(words: list[str], began: datetime | None = None) -> ExitCode:
+    """Say what an interrupted verb leaves behind; told when it began, whether that is a run."""
     verb = next((word for word in words if not word.startswith("-")), "")
+    if verb == "optimize" and began is not None and not _has_run(words, began):
+        return _failed(NOTHING_BEGUN, ExitCode.INTERRUPTED, False)
     line = INTERRUPTED.get(verb, "interrupted").replace(GOES_ON, _goes_on(verb, words))
     return _failed(line, ExitCode.INTERRUPTED, False)
+
+
+def _has_run(words: list[str], began: datetime) -> bool:
+    """Tell whether a run was begun since then: else the last one is another, and not to be gone on with."""
+    from kernelwright.store.locate import new_run_id, runs_folder
+
+    named, first = named_home(words), new_run_id(began, bytes(3))
+    runs = runs_folder(kernelwright_home(Path(named) if named else None))
+    return runs.is_dir() and any(folder.name >= first for folder in runs.iterdir())
 
 
 def _goes_on(verb: str, words: list[str]) -> str:
