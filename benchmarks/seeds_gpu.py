@@ -184,7 +184,7 @@ def board(session: Session, op_name: str, rivals: Sequence[Rival], limits: Ceili
             continue
         benches = [bench_of(session, candidate, [case]) for candidate in seeds.values()]
         try:
-            with DeviceHeats(rivals) as heats:
+            with DeviceHeats(rivals, boxes=1) as heats:
                 size = heats.size(benches[0], case)
                 replays = heats.replays(case, benches, size, rounds=ROUNDS)
         except (Lost, TimingFailed) as error:

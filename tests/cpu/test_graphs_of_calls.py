@@ -6,6 +6,7 @@ from kernelwright.core import plugins
 from kernelwright.core.case import DType
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.judge.device_heat import LEAST_CALLS, MOST_CALLS, calls_for
+from kernelwright.judge.track import SPARED
 
 H200 = Device(
     kind=DeviceKind.CUDA,
@@ -28,13 +29,11 @@ UNKNOWN = H200.model_copy(update={"name": "Unheard Of"})
         ("matmul", {"m": 4096, "n": 4096, "k": 4096}),
     ],
 )
-def test_a_graph_leaves_nothing_in_the_cache_and_all_arms_are_laid_out_alike(
-    op: str, sizes: dict[str, int], device: Device
-) -> None:
+def test_a_graph_leaves_nothing_in_the_cache(op: str, sizes: dict[str, int], device: Device) -> None:
     case = plugins.load("ops", op).case(sizes, DType.FP16)
     calls = calls_for(case, device)
-    moved = calls * sum(spec.nbytes for spec in (*case.inputs, *case.outputs))
-    assert calls % 2 == 0
+    made = calls - max(1, calls // SPARED)
+    moved = made * sum(spec.nbytes for spec in (*case.inputs, *case.outputs))
     assert LEAST_CALLS <= calls <= MOST_CALLS
     assert calls == MOST_CALLS or moved >= 4 * device.cache_bytes
 
@@ -42,4 +41,4 @@ def test_a_graph_leaves_nothing_in_the_cache_and_all_arms_are_laid_out_alike(
 def test_long_calls_are_few_where_the_data_sheet_tells_their_length() -> None:
     long = plugins.load("ops", "matmul").case({"m": 4096, "n": 4096, "k": 4096}, DType.FP32)
     assert calls_for(long, H200) == LEAST_CALLS  # 2 ms each
-    assert calls_for(long, UNKNOWN) == 16
+    assert calls_for(long, UNKNOWN) == 22

@@ -182,25 +182,32 @@ class Arena:
         is_dense = all(spec.is_contiguous and spec.nbytes == region.length > 0 for spec, region in outputs)
         return kinds.pop() if is_dense and len(kinds) == 1 else None
 
-    def sampled(self, first: int, count: int, samples: int) -> tuple[int, int]:
+    def sampled(self, calls: Sequence[int], samples: int) -> tuple[int, int]:
         """Return how many random output elements of calls of one case were looked at, and how many are still poison."""
         looked = left = 0
-        for spec in self.cases[self.calls[first].case].outputs:
+        for spec in self.cases[self.calls[calls[0]].case].outputs:
             if spec.numel <= samples or not spec.is_contiguous:
-                looked += spec.numel * count
-                left += sum(self.unwritten(number, spec) for number in range(first, first + count))
+                looked += spec.numel * len(calls)
+                left += sum(self.unwritten(number, spec) for number in calls)
                 continue
-            places = torch.randint(spec.numel, (count, samples), generator=self.generator, device=self.where)
-            found = self.elements(spec, places, first, dtype=BITS[spec.dtype][0])
-            looked += count * samples
+            places = torch.randint(
+                spec.numel, (len(calls), samples), generator=self.generator, device=self.where
+            )
+            found = self.elements(spec, places, calls, dtype=BITS[spec.dtype][0])
+            looked += places.numel()
             left += int((found == self._poison(spec.dtype)).sum())
         return looked, left
 
     def elements(
-        self, spec: TensorSpec, places: torch.Tensor, first: int = 0, *, dtype: torch.dtype | None = None
+        self,
+        spec: TensorSpec,
+        places: torch.Tensor,
+        calls: Sequence[int],
+        *,
+        dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
-        """Return elements of a dense output of calls of one case, from the first on: a row of places per call."""
-        regions = [call.regions[spec.name] for call in self.calls[first : first + len(places)]]
+        """Return elements of a dense output of calls of one case: a row of places per call."""
+        regions = [self.calls[number].regions[spec.name] for number in calls]
         starts = [(one.offset + one.start) // spec.dtype.itemsize + spec.offset for one in regions]
         whole = self.outputs.bytes_view(0, self.outputs.nbytes).view(dtype or torch_dtype(spec.dtype))
         return whole[places + torch.tensor(starts, device=self.where)[:, None]]

@@ -83,10 +83,12 @@ def _log_ratio(pair: tuple[float, float]) -> float:
     return math.log(pair[0] / pair[1])
 
 
-def heats_of(benches: Sequence[Bench], starts: Sequence[Start] = ()) -> Heats | DeviceHeats:
-    """Return the clock all arms share: the launcher's events if it runs all of them, else the judge's own slope."""
+def heats_of(
+    benches: Sequence[Bench], starts: Sequence[Start] = (), *, boxes: int | None = None
+) -> Heats | DeviceHeats:
+    """Return the clock all arms share: launchers' events if those run all of them, else the judge's own slope."""
     if all(bench.is_launched for bench in benches):
-        return DeviceHeats(starts=starts)
+        return DeviceHeats(starts=starts, boxes=boxes)
     return Heats(starts)
 
 

@@ -224,7 +224,7 @@ class Heat:
         self.rng.shuffle(batches)
         seconds = {}
         for first, count in batches:
-            looked, left = self.arenas[place].sampled(first, count, SAMPLES)
+            looked, left = self.arenas[place].sampled(range(first, first + count), SAMPLES)
             if left < looked:
                 raise Lost(Status.STATEFUL, "outputs were written before their calls were asked for")
             seconds[count] = runner.run(first, count, CALL_SECONDS)
@@ -234,7 +234,7 @@ class Heat:
 
     def _check_written(self, place: int) -> None:
         """Check what was just timed: every call wrote its outputs."""
-        looked, left = self.arenas[place].sampled(0, self.calls, SAMPLES)
+        looked, left = self.arenas[place].sampled(range(self.calls), SAMPLES)
         if left:
             reason = f"{left} of {looked} random output elements never written in timed calls"
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
@@ -247,7 +247,7 @@ class Heat:
         looked_at = {hard.call, *(self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS))}
         if len(self.arms) > 1:
             # Of three heavy calls the one that differs will do.
-            arms = [arena.elements for arena in self.arenas]
+            arms = [partial(arena.elements, calls=range(self.calls)) for arena in self.arenas]
             apart = most_apart(arms, self.case.outputs, self.calls, self.arenas[0].generator, hard.call)
             looked_at = {apart, hard.call} | (looked_at if self.calls > FEWEST_CALLS else set())
         for number in looked_at:

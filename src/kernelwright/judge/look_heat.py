@@ -13,7 +13,7 @@ from kernelwright.core.case import Case
 from kernelwright.core.errors import ServiceDied
 from kernelwright.judge.children import Lost
 from kernelwright.judge.clock import heats_of
-from kernelwright.judge.device_heat import ROUNDS, DeviceHeats, calls_for
+from kernelwright.judge.device_heat import ROUNDS, DeviceHeats
 from kernelwright.judge.heat import KEPT_BYTES, MAX_CALLS, TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 
@@ -22,8 +22,8 @@ BATCH_SECONDS, BATCH_BYTES, LEAST_CALLS = 0.003, 32 << 20, 6
 """A batch of a look on the judge's own clock: a seventh of a comparison's, and a sixth of its memory."""
 REPLAY_SECONDS, LEAST_ROUNDS = 0.6, 1
 """What all replays of a heat on a GPU may take together, and how often each arm goes there and back at least."""
-DEVICE_SHARE = 4
-"""Buffers of a heat take at most this part of a device's memory."""
+MEMORY_SHARE = 4
+"""Buffers of a heat take at most this part of the memory."""
 
 Values = dict[str, ParamValue]
 Found = float | Failure
@@ -50,14 +50,11 @@ class LookHeat:
     """What to make of a nursery that died; anybody else's death is raised."""
 
     def most_arms(self, anchor: Arm) -> int:
-        """Return how many arms' buffers fit into memory at once, three at least."""
-        device = self.bench.problem.device
-        most = device.memory_bytes // DEVICE_SHARE
-        if self.bench.is_cpu:
-            most, size = min(most, KEPT_BYTES), self._calls(anchor)
-        else:
-            size = calls_for(self.case, device)
-        return max(3, min(MOST_ARMS, most // (size * self._footprint)))
+        """Return how many arms fit into memory at once, three at least; on a GPU they share their buffers."""
+        if not self.bench.is_cpu:
+            return MOST_ARMS
+        most = min(self.bench.problem.device.memory_bytes // MEMORY_SHARE, KEPT_BYTES)
+        return max(3, min(MOST_ARMS, most // (self._calls(anchor) * self._footprint)))
 
     def times(self, arms: Sequence[Arm]) -> list[Found]:
         """Return what a call of every arm takes in one heat, in microseconds."""
@@ -66,8 +63,7 @@ class LookHeat:
             return list[Found](self._measured(arms))
         except TimingFailed as failed:
             failure = failed.failure
-            # A launcher that dies does not say over which arm.
-            blamed = failed.arm if self.bench.is_cpu or failed.arm else None
+            blamed = failed.arm
         except Lost as lost:
             failure = Failure(lost.status, lost.reason, self.case)
         except ServiceDied as died:
@@ -83,7 +79,7 @@ class LookHeat:
 
     def _measured(self, arms: Sequence[Arm]) -> list[float]:
         benches = [self.bench_of(arm.values) for arm in arms]
-        with heats_of(benches) as heats:
+        with heats_of(benches, boxes=1) as heats:
             if not isinstance(heats, DeviceHeats):
                 return heats.measure(self.case, benches, self._calls(arms[0]))
             size = heats.size(benches[0], self.case)

@@ -127,15 +127,15 @@ class LaunchedRunner(Runner):
             os.close(inputs)
 
     def time(self, order: Time, timeout_s: float) -> list[float]:
-        """Return the seconds of each replay, in order."""
+        """Return the seconds of each replay; none if arms are only loaded."""
         self._settle()
         self.number += 1
         self.signal(signal.SIGCONT)
         self._send(order.model_copy(update={"number": self.number}))
         self._expect_done(self._receive(timeout_s))
-        if not order.order:  # captured only
+        if not order.calls:
             return []
-        seconds: list[float] = self.times.bytes_view(0, 8 * len(order.order)).view(torch.float64).tolist()
+        seconds: list[float] = self.times.bytes_view(0, 8 * order.replays).view(torch.float64).tolist()
         return seconds
 
     def __exit__(self, *_: object) -> None:

@@ -2,8 +2,8 @@
 
 1. Forked without a CUDA context (one does not survive a fork), with control socket and times slab. It makes a context
    at once; its one job follows, with input and output memory as descriptors.
-2. `Run` launches calls and waits for them. `Time` loads the arms anew, captures each over its calls in one graph,
-   replays them in the order the judge chose, and leaves the seconds of each replay in the times slab.
+2. `Run` launches calls and waits for them. `Time` loads an arm anew, or captures calls of one in a graph, in the
+   order the judge chose, replays it, and leaves the seconds of each replay in the times slab.
 3. Only plans and trusted baselines run here. Inputs are mapped read-only for plans: the hardware refuses a write.
 """
 
@@ -46,7 +46,7 @@ from kernelwright.core.messages.runner import (
 )
 from kernelwright.core.plan import LaunchPlan
 from kernelwright.worker.launcher import LaunchFailed, Modules, PreparedCall
-from kernelwright.worker.streams import Captured, overlapped
+from kernelwright.worker.streams import CallGraph, Captured, overlapped
 
 WARM_UP = 2
 
@@ -63,7 +63,7 @@ class Launcher:
         self.times = mmap.mmap(times, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self.modules = Modules(Path(job.folder))
         self.captured: Captured | None = None
-        self.graphs: list[torch.cuda.CUDAGraph] = []
+        self.arms: dict[int, list[Callable[[], Any]]] = {}
         self.prepared: dict[int, Callable[[], None]] = {}
 
     def prepare(self, plan: LaunchPlan | None, modules: Modules, number: int) -> PreparedCall:
@@ -130,48 +130,36 @@ class Launcher:
         return Reply(Word.DONE, 0, order.number)
 
     def time(self, order: Time) -> Reply:
-        """Time the arms, or those that were captured last; what their replays wrote is left for the judge to check."""
-        if order.arms:
-            self.graphs = [self._captured(arm, order.repeats) for arm in order.arms]
-        seconds = torch.frombuffer(self.times, dtype=torch.float64)
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        for place, arm in enumerate(order.order):
-            torch.cuda.synchronize()
-            start.record()
-            self.graphs[arm].replay()
-            end.record()
-            end.synchronize()
-            seconds[place] = start.elapsed_time(end) / 1e3
+        """Load an arm, or time one; what its calls wrote is left for the judge to check."""
+        if order.load:
+            self.arms[order.arm] = self._loaded(order.load)
+        if order.calls:
+            seconds = torch.frombuffer(self.times, dtype=torch.float64)
+            with torch.inference_mode():
+                graph = CallGraph([self.arms[order.arm][number] for number in order.calls] * order.repeats)
+                for place in range(order.replays):
+                    seconds[place] = graph.seconds()
         return Reply(Word.DONE, 0, order.number)
 
-    def _captured(self, arm: TimedArm, repeats: int) -> torch.cuda.CUDAGraph:
-        """Return a graph of all calls by one arm, several times over."""
-        closures: list[Callable[[], Any]]
+    def _loaded(self, arm: TimedArm) -> list[Callable[[], Any]]:
+        """Return what makes each call of the job by one arm, loaded anew and warmed up."""
+        closures: list[Callable[[], Any]] = []
+        numbers = range(len(self.job.calls))
         if arm.kind == "plan":
             modules = Modules(Path(arm.folder))
-            closures = [self.prepare(arm.plan, modules, number).run for number in arm.calls]
+            closures += [self.prepare(arm.plan, modules, number).run for number in numbers]
         else:
-            function, closures = _baseline(arm), []
-            for number in arm.calls:
+            function = _baseline(arm)
+            for number in numbers:
                 case = self.job.cases[self.job.calls[number].case]
                 tensors = [self.tensor(number, spec) for spec in case.inputs]
                 closures.append(partial(function, *tensors, *case.scalars.values()))
-        with torch.inference_mode():
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(WARM_UP):
-                    for closure in closures:
-                        closure()
-            torch.cuda.current_stream().wait_stream(side)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                kept = [closure() for _ in range(repeats) for closure in closures]
-            graph.replay()
+        with torch.inference_mode(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(WARM_UP):
+                for closure in closures:
+                    closure()
         torch.cuda.synchronize()
-        graph.kept = (closures, kept)  # what the graph refers to must outlive it
-        return graph
+        return closures
 
 
 def _baseline(arm: TimedArm) -> Callable[..., Any]:

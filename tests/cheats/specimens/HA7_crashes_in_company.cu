@@ -1,13 +1,14 @@
 // id: HA7
 // op: softmax
 // backend: cuda
-// expected: crashed out_of_bounds
+// expected: crashed out_of_bounds not_faster not_proven
 // profile: keep
 // runs: gpu
 // judged: comparison
+// most_gain: 1.1
 // axes: rows=1024 cols=1024
 // Right wherever it is alone. In a race it breaks the context it shares with its rivals, and whoever cannot tell which arm did
-// it takes the title from the holder.
+// it takes the title from the holder. With a context of its own it never sees company.
 #include "kernelwright.cuh"
 
 /*kernelwright

@@ -103,20 +103,21 @@ class TimedArm(Frozen):
     """Source of a baseline with `kernel_fn`."""
     mode: str = "default"
     """Mode of torch.compile."""
-    calls: tuple[int, ...] = Field(min_length=1)
-    """The job's calls it runs, all of one case; buffers of its own, alike in content for every arm."""
 
 
 class Time(Frozen):
-    """Load the arms anew in the order given, capture each in a graph, replay them; seconds go into the times slab."""
+    """Load an arm anew, or time calls of one that is loaded; seconds go into the times slab."""
 
     type: Literal["time"] = "time"
-    arms: tuple[TimedArm, ...]
-    """None for those that were captured last."""
-    order: tuple[int, ...]
-    """Which arm each replay is of: there and back in random order, again and again."""
-    repeats: int = Field(ge=1)
-    """How often one graph goes over all calls: short kernels need many to drown the launch of the graph itself."""
+    load: TimedArm | None = None
+    arm: int = Field(default=0, ge=0)
+    """Its number: what is loaded takes the place of what had it."""
+    calls: tuple[int, ...] = ()
+    """The calls one graph makes, in this order; none times nothing."""
+    repeats: int = Field(default=1, ge=1)
+    """How often the graph goes over its calls."""
+    replays: int = Field(default=1, ge=1)
+    """How often the graph is replayed."""
     number: int = Field(default=0, ge=0)
 
 

@@ -1,0 +1,188 @@
+"""What a race on a GPU runs on: launchers, each with buffers of its own, filled and blanked by the judge.
+
+Device code reads and writes whatever its context has. So every arm of a race has a launcher to itself: it cannot see
+what another answered, nor write there, and who breaks a context breaks its own. Launchers change arms between heats.
+
+Before every pass the inputs become mixtures nobody has seen and the outputs blank: device code that looks for its own
+earlier answer, in its outputs or in memory of its own, finds none. A pass makes most of its calls, each once, in an
+order nobody has seen. Who answers calls before they are made answers some that never are, and fetches for the wrong
+ones.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import torch
+
+from kernelwright.core.case import Case
+from kernelwright.core.messages.runner import Call, Region, Time, TimedArm
+from kernelwright.core.verdict import Status
+from kernelwright.judge.arena import once
+from kernelwright.judge.children import Lost
+from kernelwright.judge.device_arena import DeviceArena
+from kernelwright.judge.fresh import SAMPLES, Hard, Mixtures, most_apart
+from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.runners import LaunchedRunner
+from kernelwright.judge.stages import Bench, Failure
+from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
+
+SPARED = 4
+"""One call in so many is never made in a pass, one at least."""
+TIME_SECONDS = 90.0
+
+
+class Pass(NamedTuple):
+    """The calls that are made, in this order, those that are not, and the one that is hard."""
+
+    made: tuple[int, ...]
+    spared: tuple[int, ...]
+    hard: Hard | None
+
+
+@dataclass(frozen=True)
+class Box:
+    """A launcher and its buffers."""
+
+    arena: DeviceArena
+    runner: LaunchedRunner
+
+    @cached_property
+    def filled(self) -> list[dict[str, torch.Tensor]]:
+        """Return the inputs of every call by name: making a view takes longer than filling it."""
+        specs = self.arena.cases[0].inputs
+        return [
+            {spec.name: once(self.arena.view(number, spec), spec) for spec in specs}
+            for number in range(len(self.arena.calls))
+        ]
+
+    @cached_property
+    def inputs(self) -> torch.Tensor:
+        """Return the bytes of all inputs; those of every box of a track are laid out alike."""
+        ends = [one.offset + one.length for call in self.arena.calls for one in _inputs(call)]
+        return self.arena.inputs.bytes_view(0, max(ends, default=0))
+
+    def close(self) -> None:
+        """Kill the launcher and give the memory back."""
+        self.runner.__exit__()
+        self.arena.__exit__()
+
+
+def _inputs(call: Call) -> list[Region]:
+    return [region for region in call.regions.values() if region.slab == "inputs"]
+
+
+@dataclass
+class Track:
+    """Boxes for the arms of one case: one for each, or one for all."""
+
+    case: Case
+    boxes: tuple[Box, ...]
+    arms: tuple[TimedArm, ...]
+    mixtures: Mixtures
+    rng: random.Random
+    heats: int = 0
+    places: Sequence[tuple[int, int]] = ()
+    """In which box each arm is in this heat, and its number there: one box can be faster than another by its memory."""
+
+    def load(self) -> None:
+        """Put the arms into boxes by lot and have them loaded anew."""
+        self.refill()
+        lots = self.rng.sample(range(len(self.arms)), len(self.arms))
+        count = len(self.boxes)
+        self.places = [(lot % count, lot // count) for lot in lots]
+        for place in self.rng.sample(range(len(self.arms)), len(self.arms)):
+            self.asked(place, Time(load=self.arms[place], arm=self.places[place][1]))
+
+    def refill(self, *, is_looked_at: bool = False) -> Pass:
+        """Give every call inputs nobody has seen, the same in all boxes, and draw which calls are made.
+
+        One of those of a pass that is looked at has hard inputs.
+        """
+        first, *others = self.boxes
+        size = len(first.filled)
+        lots = tuple(self.rng.sample(range(size), size))
+        count = size - max(1, size // SPARED)
+        made, spared = lots[:count], lots[count:]
+        for call in first.filled:
+            for name, tensor in call.items():
+                self.mixtures.fill(name, tensor)
+        hard = None
+        if is_looked_at:
+            hard = self.mixtures.harden([first.filled[number] for number in made])
+            hard = hard._replace(call=made[hard.call])
+        for other in others:
+            other.inputs.copy_(first.inputs)
+        torch.cuda.synchronize()
+        return Pass(made, spared, hard)
+
+    def turns(self, order: Sequence[int]) -> list[tuple[int, ...]]:
+        """Return arms whose answers lie side by side, in order: all of them, or, in one box, one by one."""
+        return [tuple(order)] if len(self.boxes) == len(self.arms) else [(place,) for place in order]
+
+    def replay(self, place: int, calls: Sequence[int]) -> float:
+        """Return the seconds an arm takes for calls, which it finds blank."""
+        box, rank = self.places[place]
+        self.boxes[box].arena.poison_outputs()
+        torch.cuda.synchronize()
+        (seconds,) = self.asked(place, Time(arm=rank, calls=tuple(calls)))
+        return seconds
+
+    def asked(self, place: int, order: Time) -> list[float]:
+        """Return what an arm's launcher has measured; whatever happens to it meanwhile, the arm did it."""
+        try:
+            return self.boxes[self.places[place][0]].runner.time(order, TIME_SECONDS)
+        except Lost as lost:
+            raise TimingFailed(place, Failure(lost.status, lost.reason, self.case)) from lost
+
+    def check(self, benches: Sequence[Bench], turn: Sequence[int], done: Pass) -> None:
+        """Check what arms wrote in a pass; a baseline returns outputs of its own, and nobody copies them."""
+        planned = [place for place in turn if place < len(benches) and benches[place].is_planned]
+        for place in planned:
+            if failure := self._wrongly_written(place, done):
+                raise TimingFailed(place, failure)
+        if done.hard is not None and planned:
+            self._check_answers(benches, planned, done, done.hard)
+
+    def arena(self, place: int) -> DeviceArena:
+        """Return the buffers an arm has in this heat."""
+        return self.boxes[self.places[place][0]].arena
+
+    def _wrongly_written(self, place: int, done: Pass) -> Failure | None:
+        """Tell of calls that were made and left nothing, or were not and did."""
+        arena = self.arena(place)
+        looked, left = arena.sampled(done.made, SAMPLES)
+        if left:
+            reason = f"{left} of {looked} random output elements never written in timed calls"
+            return Failure(Status.NOT_WRITTEN, reason, self.case)
+        looked, left = arena.sampled(done.spared, SAMPLES)
+        if left < looked:
+            reason = f"outputs of calls that were never made were written: {looked - left} of {looked} random elements"
+            return Failure(Status.STATEFUL, reason, self.case)
+        return None
+
+    def _check_answers(
+        self, benches: Sequence[Bench], planned: Sequence[int], done: Pass, hard: Hard
+    ) -> None:
+        """Check the call with hard inputs against float64, a random one, and the one they disagree on most."""
+        made, arenas = done.made, [self.arena(place) for place in planned]
+        chosen = {hard.call, self.rng.choice(made)}
+        if len(planned) > 1:
+            arms = [partial(arena.elements, calls=made) for arena in arenas]
+            generator = arenas[0].generator
+            chosen.add(made[most_apart(arms, self.case.outputs, len(made), generator, made.index(hard.call))])
+        for number in chosen:
+            # All arms were given the same inputs: one answer of the reference judges all of them.
+            answers = answers_to(benches[0], arenas[0], number)
+            for place, arena in zip(planned, arenas, strict=True):
+                # A narrow miss on a hard draw is looked at again, as it is where those are tried.
+                again = drawn(benches[place], self.case, hard.kind) if number == hard.call else None
+                if failure := check_answers(benches[place], arena, number, answers, again=again):
+                    raise TimingFailed(place, failure)
+
+    def close(self) -> None:
+        """Kill all launchers and give the memory back."""
+        for box in self.boxes:
+            box.close()
