@@ -134,11 +134,12 @@ class Launcher:
         if order.load:
             self.arms[order.arm] = self._loaded(order.load)
         if order.calls:
-            seconds = torch.frombuffer(self.times, dtype=torch.float64)
+            closures = [self.arms[order.arm][number] for number in order.calls]
             with torch.inference_mode():
-                graph = CallGraph([self.arms[order.arm][number] for number in order.calls] * order.repeats)
-                for place in range(order.replays):
-                    seconds[place] = graph.seconds()
+                seconds = CallGraph(closures * order.repeats).seconds(order.replays)
+            torch.frombuffer(self.times, dtype=torch.float64)[: order.replays] = torch.tensor(
+                seconds, dtype=torch.float64
+            )
         return Reply(Word.DONE, 0, order.number)
 
     def _loaded(self, arm: TimedArm) -> list[Callable[[], Any]]:

@@ -7,6 +7,7 @@ freed is overwritten.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -109,6 +110,8 @@ class CallGraph:
 
         self.stream = torch.cuda.Stream()
         self.graph = torch.cuda.CUDAGraph(keep_graph=True)
+        # What a baseline allocated in the graph before is of no use to another one until it was given back.
+        torch.cuda.empty_cache()
         with torch.cuda.stream(self.stream):
             # Not torch.cuda.graph: it collects garbage first, and takes longer for it than all calls together.
             self.graph.capture_begin()
@@ -119,19 +122,20 @@ class CallGraph:
             self.graph.instantiate()
         checked(driver.cuGraphUpload(self.graph.raw_cuda_graph_exec(), self.stream.cuda_stream))
 
-    def seconds(self) -> float:
-        """Replay it and return how long the device took."""
+    def seconds(self, replays: int) -> list[float]:
+        """Replay it, again and again without a pause, and return how long the device took for each."""
         from cuda.bindings import driver
 
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(replays + 1)]
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
             # Until the device is awake in this context, and everything is enqueued.
             torch.cuda._sleep(HELD_CYCLES)
-            start.record()
-            self.graph.replay()
-            end.record()
-        end.synchronize()
+            marks[0].record()
+            for mark in marks[1:]:
+                self.graph.replay()
+                mark.record()
+        torch.cuda.synchronize()
         # Lines that were marked to be kept would be missing to whoever is timed next.
         checked(driver.cuCtxResetPersistingL2Cache())
-        return start.elapsed_time(end) / 1e3
+        return [before.elapsed_time(after) / 1e3 for before, after in pairwise(marks)]
