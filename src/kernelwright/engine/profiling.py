@@ -59,8 +59,11 @@ def profile_due(run: Run, problem: Problem) -> Node | None:
     if run.config.counters == "off" or problem.device.kind not in known_kinds or run.cache is None:
         return None
     known = [profile for node in run.tree.nodes.values() for profile in node.profiles]
-    spent_s = sum(profile.seconds for profile in known)
-    if any(profile.is_hopeless for profile in known) or spent_s > BUDGET_SHARE * run.config.budget_s:
+    spent = [profile.seconds for profile in known]
+    # The next one takes as long as the longest did; the first is always worth it.
+    if any(profile.is_hopeless for profile in known) or (
+        spent and sum(spent) + max(spent) > BUDGET_SHARE * run.config.budget_s
+    ):
         return None
     parents = [one.parents[0] for one in run.tree.quests[problem.hash].pending if one.parents]
     nodes = [run.tree.nodes[problem.hash, parent] for parent in dict.fromkeys(parents)]

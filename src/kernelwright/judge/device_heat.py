@@ -33,7 +33,7 @@ from kernelwright.judge.track import SPARED, Box, Track
 
 ROUNDS = 4
 """There and back: every arm is replayed twice as often in one heat."""
-HEATS_PER_LAUNCHER = 8
+HEATS_PER_LAUNCHER = 16
 """Arms change launchers with every heat: a faster launcher is as often one arm's as another's."""
 LEAST_CALLS, MOST_CALLS = 2, 80
 GRAPH_SECONDS, GRAPH_BYTES, MEMORY_SHARE = 0.6e-3, 3 << 30, 32

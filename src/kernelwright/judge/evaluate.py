@@ -268,6 +268,10 @@ class Judge:
         ]
         count = CONFIRMING_STARTS if request.confirm else 0
         extra = [Nurseries(self.home, self.settings.threads) for _ in range(count)]
+        if incumbent.is_launched:
+            for nurseries in extra:
+                # All at once: each takes seconds to import, and a GPU's clock does not mind a busy host.
+                nurseries.of(problem, request.incumbent)
         try:
             for bench in (incumbent, *(lane.bench for lane in lanes)):
                 refuse_interpreted(bench)
