@@ -5,9 +5,12 @@ namespace of its own cannot see it; a descriptor works across every namespace. T
 """
 
 import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from kernelwright.backends._tensors import DeviceBytes
+
+PAGE = 2 << 20
 
 
 class DeviceMemoryFailed(Exception):
@@ -32,22 +35,50 @@ def _properties(driver: Any, index: int) -> Any:
 
 
 class SharedMemory:
-    """A range of GPU memory mapped in this process."""
+    """A range of GPU memory mapped in this process: one allocation, or several behind each other."""
 
-    def __init__(self, handle: Any, nbytes: int, index: int, *, writable: bool = True) -> None:
+    def __init__(
+        self, handles: Sequence[Any], sizes: Sequence[int], index: int, *, writable: bool = True
+    ) -> None:
         from cuda.bindings import driver
 
-        self.handle, self.nbytes, self.index = handle, nbytes, index
-        self.address = int(_checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0), "reserve addresses"))
-        _checked(driver.cuMemMap(self.address, nbytes, 0, handle, 0), f"map {nbytes} bytes")
+        self.handles, self.sizes, self.index = tuple(handles), tuple(sizes), index
+        self.nbytes, self.writable = sum(sizes), writable
+        self.address = int(_checked(driver.cuMemAddressReserve(self.nbytes, 0, 0, 0), "reserve addresses"))
+        self.starts = [self.address + sum(sizes[:place]) for place in range(len(sizes))]
+        for start, size, handle in zip(self.starts, sizes, handles, strict=True):
+            _checked(driver.cuMemMap(start, size, 0, handle, 0), f"map {size} bytes")
+        self.opened = [False] * len(sizes)
+        self.open_only(range(len(sizes)))
+
+    def open_only(self, parts: Collection[int]) -> None:
+        """Let device code here reach these allocations and no other: whoever reads one of those faults."""
+        from cuda.bindings import driver
+
+        kinds = driver.CUmemAccess_flags
+        usual = (
+            kinds.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if self.writable else kinds.CU_MEM_ACCESS_FLAGS_PROT_READ
+        )
         access = driver.CUmemAccessDesc()
         access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-        access.location.id = index
-        kinds = driver.CUmemAccess_flags
-        access.flags = (
-            kinds.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writable else kinds.CU_MEM_ACCESS_FLAGS_PROT_READ
-        )
-        _checked(driver.cuMemSetAccess(self.address, nbytes, [access], 1), "allow access")
+        access.location.id = self.index
+        for place, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
+            if (is_open := place in parts) != self.opened[place]:
+                access.flags = usual if is_open else kinds.CU_MEM_ACCESS_FLAGS_PROT_NONE
+                _checked(driver.cuMemSetAccess(start, size, [access], 1), "allow or refuse access")
+                self.opened[place] = is_open
+
+    def touch(self, parts: Collection[int]) -> None:
+        """Read a byte of every page: who changes what may be reached makes the device forget where it lies."""
+        import torch
+
+        first = [self.starts[place] - self.address for place in parts]
+        sizes = [self.sizes[place] for place in parts]
+        pages = [
+            start + page for start, size in zip(first, sizes, strict=True) for page in range(0, size, PAGE)
+        ]
+        if pages:
+            self.bytes_view(0, self.nbytes)[torch.tensor(pages, device=f"cuda:{self.index}")].sum()
 
     def bytes_view(self, offset: int, length: int) -> Any:
         """Return bytes of the range as a tensor on the GPU."""
@@ -57,20 +88,24 @@ class SharedMemory:
             return torch.empty(0, dtype=torch.uint8, device=f"cuda:{self.index}")
         return torch.as_tensor(DeviceBytes(self.address + offset, length), device=f"cuda:{self.index}")
 
-    def export(self) -> int:
-        """Return a new descriptor another process can map; the caller closes it."""
+    def export(self, place: int) -> int:
+        """Return a new descriptor of an allocation, which another process can map; the caller closes it."""
         from cuda.bindings import driver
 
         kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-        return int(_checked(driver.cuMemExportToShareableHandle(self.handle, kind, 0), "export memory"))
+        return int(
+            _checked(driver.cuMemExportToShareableHandle(self.handles[place], kind, 0), "export memory")
+        )
 
     def close(self) -> None:
         """Unmap the range and let go of the memory."""
         from cuda.bindings import driver
 
-        _checked(driver.cuMemUnmap(self.address, self.nbytes), "unmap")
+        for start, size in zip(self.starts, self.sizes, strict=True):
+            _checked(driver.cuMemUnmap(start, size), "unmap")
         _checked(driver.cuMemAddressFree(self.address, self.nbytes), "free addresses")
-        _checked(driver.cuMemRelease(self.handle), "release memory")
+        for handle in self.handles:
+            _checked(driver.cuMemRelease(handle), "release memory")
 
 
 def _entered(index: int) -> None:
@@ -81,21 +116,23 @@ def _entered(index: int) -> None:
     torch.cuda.synchronize()
 
 
-def make_shared(nbytes: int, index: int) -> SharedMemory:
-    """Return fresh memory of at least that many bytes on a GPU."""
+def make_shared(sizes: Sequence[int], index: int) -> SharedMemory:
+    """Return fresh memory on a GPU: allocations of at least so many bytes, one behind the other."""
     from cuda.bindings import driver
 
     _entered(index)
     wanted = _properties(driver, index)
     smallest = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
     unit = int(_checked(driver.cuMemGetAllocationGranularity(wanted, smallest), "ask the granularity"))
-    whole = max(1, math.ceil(nbytes / unit)) * unit
-    handle = _checked(driver.cuMemCreate(whole, wanted, 0), f"allocate {whole} bytes")
-    return SharedMemory(handle, whole, index)
+    whole = [max(1, math.ceil(nbytes / unit)) * unit for nbytes in sizes]
+    handles = [_checked(driver.cuMemCreate(each, wanted, 0), f"allocate {each} bytes") for each in whole]
+    return SharedMemory(handles, whole, index)
 
 
-def map_shared(descriptor: int, nbytes: int, index: int, *, writable: bool = True) -> SharedMemory:
-    """Return another process' memory, mapped here; `nbytes` is what its maker says it holds.
+def map_shared(
+    descriptors: Sequence[int], sizes: Sequence[int], index: int, *, writable: bool = True
+) -> SharedMemory:
+    """Return another process' memory, mapped here; `sizes` are what its maker says its allocations hold.
 
     Without `writable` the hardware refuses every write from here (seen on an H200: an illegal access, nothing changed).
     """
@@ -103,5 +140,8 @@ def map_shared(descriptor: int, nbytes: int, index: int, *, writable: bool = Tru
 
     _entered(index)
     kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-    handle = _checked(driver.cuMemImportFromShareableHandle(descriptor, kind), "import memory")
-    return SharedMemory(handle, nbytes, index, writable=writable)
+    handles = [
+        _checked(driver.cuMemImportFromShareableHandle(descriptor, kind), "import memory")
+        for descriptor in descriptors
+    ]
+    return SharedMemory(handles, sizes, index, writable=writable)

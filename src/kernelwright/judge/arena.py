@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 
@@ -61,6 +62,10 @@ class Slab:
         """Return a new descriptor through which the kernel refuses any writable mapping."""
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
+    def descriptors(self) -> list[int]:
+        """Return a new read-only descriptor of each part, here the one; the caller closes them."""
+        return [self.read_only_descriptor()]
+
     def close(self) -> None:
         """Give the memory back; the mapping goes with the last view of it."""
         os.close(self.descriptor)
@@ -70,11 +75,21 @@ def _storage_bytes(spec: TensorSpec) -> int:
     return spec.storage_elements * spec.dtype.itemsize
 
 
+class Lent(NamedTuple):
+    """Memory with the inputs of a call."""
+
+    descriptor: int
+    nbytes: int
+    regions: dict[str, Region]
+
+
 class Arena:
     """Buffers for a list of calls."""
 
     index: int | None = None
     """Number of the GPU they lie on; None on a CPU."""
+    unit = 1
+    """The inputs of every call start at a multiple of so many bytes."""
 
     def __init__(
         self,
@@ -86,8 +101,11 @@ class Arena:
         """Lay out the calls; `shared` says, per call, which inputs lie in another one's storage."""
         self.cases = tuple(cases)
         calls, ends = [], {"inputs": 0, "outputs": 0}
+        self.input_starts: list[int] = []
         for number, index in enumerate(call_cases):
             regions: dict[str, Region] = {}
+            ends["inputs"] = -(-ends["inputs"] // self.unit) * self.unit
+            self.input_starts.append(ends["inputs"])
             for slab, specs in (("inputs", self.cases[index].inputs), ("outputs", self.cases[index].outputs)):
                 for spec in specs:
                     regions[spec.name] = self.place(spec, slab, ends[slab], at_end=number % 2 == 1)
@@ -140,6 +158,10 @@ class Arena:
         """Fill the inputs of a call; a case's own strides are honoured, the first row stands for a broadcast axis."""
         for spec in self.cases[self.calls[call].case].inputs:
             once(self.view(call, spec), spec).copy_(once(tensors[spec.name], spec))
+
+    def lent(self, call: Call) -> Lent:
+        """Return what the reference is given to read the inputs of a call; the caller closes the descriptor."""
+        return Lent(self.inputs.read_only_descriptor(), self.inputs.nbytes, call.regions)
 
     def call_at(self, call: int, case: Case) -> int:
         """Add a case on the very buffers of a call and return the number of the new call."""

@@ -13,21 +13,28 @@ import torch
 
 from kernelwright.backends._cuda_memory import make_shared
 from kernelwright.core.case import Case, TensorSpec
-from kernelwright.core.messages.runner import Region
-from kernelwright.judge.arena import PAGE, Arena
+from kernelwright.core.messages.runner import Call, Region
+from kernelwright.judge.arena import PAGE, Arena, Lent
 
 NAN_BYTE = 0xFF
+UNIT = 2 << 20
+"""Memory of a GPU is allocated in multiples of this."""
 CHUNK = 1 << 22
 """Words summed up at a time."""
 
 
 class DeviceSlab:
-    """One allocation on a GPU, mapped here and exported as a descriptor."""
+    """Allocations on a GPU, one behind the other, mapped here and exported as descriptors."""
 
-    def __init__(self, nbytes: int, index: int) -> None:
-        self.shared = make_shared(nbytes, index)
-        self.nbytes = self.shared.nbytes
-        self.descriptor = self.shared.export()
+    def __init__(self, sizes: Sequence[int], index: int) -> None:
+        self.shared = make_shared(sizes, index)
+        self.nbytes, self.sizes = self.shared.nbytes, self.shared.sizes
+        self.descriptor = self.shared.export(0)
+        """Of the first allocation, mostly the only one."""
+
+    def descriptors(self) -> list[int]:
+        """Return new descriptors of all allocations; the caller closes them, or a race would hold thousands."""
+        return [self.shared.export(place) for place in range(len(self.sizes))]
 
     def bytes_view(self, offset: int, length: int) -> torch.Tensor:
         """Return bytes of the slab as a tensor on the GPU."""
@@ -51,6 +58,8 @@ class DeviceSlab:
 class DeviceArena(Arena):
     """Buffers for a list of calls, on a GPU."""
 
+    inputs: DeviceSlab  # type: ignore[assignment]
+
     def __init__(
         self,
         cases: Sequence[Case],
@@ -70,7 +79,7 @@ class DeviceArena(Arena):
     def make_slab(self, name: str, nbytes: int) -> DeviceSlab:  # type: ignore[override]
         """Return memory on the GPU; it needs no name there."""
         del name
-        return DeviceSlab(max(nbytes, PAGE), self.index)
+        return DeviceSlab([max(nbytes, PAGE)], self.index)
 
     def place(self, spec: TensorSpec, slab: str, offset: int, *, at_end: bool) -> Region:
         """Return pages for a tensor between two more that must survive."""
@@ -95,3 +104,26 @@ class DeviceArena(Arena):
             # Wraps around at 2^64; the position enters by the weight and by the number of the chunk.
             total = total * 6364136223846793005 + (part * self.weights[: part.numel()]).sum()
         return int(total).to_bytes(8, "little", signed=True)
+
+
+class TrackArena(DeviceArena):
+    """Buffers for timed calls: the inputs of each are an allocation of their own, to be closed to device code."""
+
+    unit = UNIT
+
+    def make_slab(self, name: str, nbytes: int) -> DeviceSlab:  # type: ignore[override]
+        """Return memory on the GPU, of inputs a piece for every call."""
+        if name != "inputs" or not nbytes:
+            return super().make_slab(name, nbytes)
+        ends = [*self.input_starts[1:], nbytes]
+        return DeviceSlab(
+            [end - start for start, end in zip(self.input_starts, ends, strict=True)], self.index
+        )
+
+    def lent(self, call: Call) -> Lent:
+        """Return the piece that holds the inputs of a call, and where they lie in it."""
+        inputs = {name: one for name, one in call.regions.items() if one.slab == "inputs"}
+        start = min((one.offset for one in inputs.values()), default=0)
+        moved = {name: one.model_copy(update={"offset": one.offset - start}) for name, one in inputs.items()}
+        place = self.input_starts.index(start) if len(self.inputs.sizes) > 1 else 0
+        return Lent(self.inputs.shared.export(place), self.inputs.sizes[place], call.regions | moved)

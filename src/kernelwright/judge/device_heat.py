@@ -23,7 +23,7 @@ from kernelwright.core.messages.runner import DeviceJob, Time, TimedArm
 from kernelwright.core.verdict import Status
 from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge.children import Lost, Service
-from kernelwright.judge.device_arena import DeviceArena
+from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
 from kernelwright.judge.fresh import Mixtures
 from kernelwright.judge.heat import Start, TimingFailed
@@ -155,7 +155,7 @@ class DeviceHeats:
 def opened(case: Case, size: int, bench: Bench, nursery: Service) -> Box:
     """Return a launcher with buffers for calls of a case."""
     index = bench.problem.device.index
-    arena = DeviceArena([case], [0] * size, bench.rng, index=index)
+    arena = TrackArena([case], [0] * size, bench.rng, index=index)
     arena.poison_outputs()
     job = DeviceJob(
         index=index,
@@ -163,7 +163,7 @@ def opened(case: Case, size: int, bench: Bench, nursery: Service) -> Box:
         cases=arena.cases,
         calls=arena.calls,
         plans=(None,),
-        input_bytes=arena.inputs.nbytes,
+        input_bytes=arena.inputs.sizes,
         output_bytes=arena.outputs.nbytes,
     )
     # No spare is started here: making its context would disturb what is being timed.

@@ -102,7 +102,7 @@ def device_job(candidate: Candidate, arena: Arena, device: Device, builds: Build
         cases=arena.cases,
         calls=arena.calls,
         plans=tuple(plans),
-        input_bytes=arena.inputs.nbytes,
+        input_bytes=(arena.inputs.nbytes,),
         output_bytes=arena.outputs.nbytes,
     )
 

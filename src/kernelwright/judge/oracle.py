@@ -42,26 +42,26 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
     offsets = result_offsets(tuple(specs))
     on_cpu = problem.device.kind is DeviceKind.CPU
     slab = Slab("results", offsets[-1]) if on_cpu else _device_slab(offsets[-1], problem.device.index)
-    inputs = arena.inputs.read_only_descriptor()
+    inputs = arena.lent(call)
     request = ReferenceRequest(
         op=problem.op,
         reference=problem.reference,
         case=case,
-        regions=call.regions,
+        regions=inputs.regions,
         device="cpu" if on_cpu else f"cuda:{problem.device.index}",
         results=tuple(specs),
-        input_bytes=arena.inputs.nbytes,
+        input_bytes=inputs.nbytes,
         result_bytes=slab.nbytes,
     )
     if not on_cpu:
         torch.cuda.synchronize()  # what this process wrote into the inputs must be there
     try:
-        done = _asked(service, request, [inputs, slab.descriptor])
+        done = _asked(service, request, [inputs.descriptor, slab.descriptor])
         if done.error:
             raise ServiceDied("reference", f"{case.label}: {done.error}")
         tensors = [_read(slab, spec, offset) for spec, offset in zip(specs, offsets, strict=False)]
     finally:
-        os.close(inputs)
+        os.close(inputs.descriptor)
         slab.close()
     return [Answer(*tensors[place : place + 3]) for place in range(0, len(tensors), 3)]
 
@@ -78,7 +78,7 @@ def _asked(service: Service, request: ReferenceRequest, descriptors: list[int]) 
 def _device_slab(nbytes: int, index: int) -> Slab:
     from kernelwright.judge.device_arena import DeviceSlab
 
-    return DeviceSlab(nbytes, index)  # type: ignore[return-value]  # the same methods over other memory
+    return DeviceSlab([nbytes], index)  # type: ignore[return-value]  # the same methods over other memory
 
 
 def _read(slab: Slab, spec: TensorSpec, offset: int) -> torch.Tensor:

@@ -48,8 +48,8 @@ class _Slabs:
         if request.device != "cpu":
             index = torch.device(request.device).index or 0
             self.mapped = (
-                map_shared(inputs, request.input_bytes, index, writable=False),
-                map_shared(results, request.result_bytes, index),
+                map_shared([inputs], [request.input_bytes], index, writable=False),
+                map_shared([results], [request.result_bytes], index),
             )
 
     def __enter__(self) -> "_Slabs":

@@ -117,14 +117,15 @@ class LaunchedRunner(Runner):
 
     def begin(self, job: DeviceJob, arena: Arena) -> None:
         """Give it its one job."""
-        frame, inputs = pack(job), arena.inputs.read_only_descriptor()
+        frame, inputs = pack(job), arena.inputs.descriptors()
         try:
-            sent = socket.send_fds(self.channel, [frame], [inputs, arena.outputs.descriptor])
+            sent = socket.send_fds(self.channel, [frame], [*inputs, arena.outputs.descriptor])
             self.channel.sendall(frame[sent:])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._lost() from error
         finally:
-            os.close(inputs)
+            for descriptor in inputs:
+                os.close(descriptor)
 
     def time(self, order: Time, timeout_s: float) -> list[float]:
         """Return the seconds of each replay; none if arms are only loaded."""

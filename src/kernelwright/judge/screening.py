@@ -276,7 +276,7 @@ class Looks:
             cases=arena.cases,
             calls=arena.calls,
             plans=tuple(plans),
-            input_bytes=arena.inputs.nbytes,
+            input_bytes=(arena.inputs.nbytes,),
             output_bytes=arena.outputs.nbytes,
         )
 

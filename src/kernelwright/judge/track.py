@@ -5,8 +5,8 @@ what another answered, nor write there, and who breaks a context breaks its own.
 
 Before every pass the inputs become mixtures nobody has seen and the outputs blank: device code that looks for its own
 earlier answer, in its outputs or in memory of its own, finds none. A pass makes most of its calls, each once, in an
-order nobody has seen. Who answers calls before they are made answers some that never are, and fetches for the wrong
-ones.
+order nobody has seen; the inputs of the others are closed to its device code. Who looks at the inputs of other calls
+falls, who answers them answers some that are never made, and who fetches them fetches the wrong ones.
 """
 
 import random
@@ -22,7 +22,7 @@ from kernelwright.core.messages.runner import Call, Region, Time, TimedArm
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import once
 from kernelwright.judge.children import Lost
-from kernelwright.judge.device_arena import DeviceArena
+from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.fresh import SAMPLES, Hard, Mixtures, most_apart
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.runners import LaunchedRunner
@@ -46,7 +46,7 @@ class Pass(NamedTuple):
 class Box:
     """A launcher and its buffers."""
 
-    arena: DeviceArena
+    arena: TrackArena
     runner: LaunchedRunner
 
     @cached_property
@@ -146,7 +146,7 @@ class Track:
         if done.hard is not None and planned:
             self._check_answers(benches, planned, done, done.hard)
 
-    def arena(self, place: int) -> DeviceArena:
+    def arena(self, place: int) -> TrackArena:
         """Return the buffers an arm has in this heat."""
         return self.boxes[self.places[place][0]].arena
 

@@ -8,9 +8,10 @@
 """
 
 import mmap
+import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,17 +50,17 @@ from kernelwright.worker.launcher import LaunchFailed, Modules, PreparedCall
 from kernelwright.worker.streams import CallGraph, Captured, overlapped
 
 WARM_UP = 2
+MOST_BUFFERS = 253
+"""Descriptors in one message: Linux takes no more."""
 
 
 class Launcher:
     """One job on one GPU."""
 
-    def __init__(self, job: DeviceJob, inputs: int, outputs: int, times: int) -> None:
+    def __init__(self, job: DeviceJob, inputs: Sequence[int], outputs: int, times: int) -> None:
         self.job = job
-        self.slabs = {
-            "inputs": map_shared(inputs, job.input_bytes, job.index, writable=False),
-            "outputs": map_shared(outputs, job.output_bytes, job.index),
-        }
+        self.inputs = map_shared(inputs, job.input_bytes, job.index, writable=False)
+        self.slabs = {"inputs": self.inputs, "outputs": map_shared([outputs], [job.output_bytes], job.index)}
         self.times = mmap.mmap(times, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self.modules = Modules(Path(job.folder))
         self.captured: Captured | None = None
@@ -133,14 +134,23 @@ class Launcher:
     def time(self, order: Time) -> Reply:
         """Load an arm, or time one; what its calls wrote is left for the judge to check."""
         if order.load:
+            self._open_only(range(len(self.job.calls)))
             self.arms[order.arm] = self._loaded(order.load)
         if order.calls:
+            self._open_only(order.calls)
             closures = [self.arms[order.arm][number] for number in order.calls]
             with torch.inference_mode():
                 seconds = CallGraph(closures * order.repeats).seconds(order.replays)
             times = torch.frombuffer(self.times, dtype=torch.float64)
             times[: order.replays] = torch.tensor(seconds, dtype=torch.float64)
         return Reply(Word.DONE, 0, order.number)
+
+    def _open_only(self, calls: Collection[int]) -> None:
+        """Let device code read the inputs of these calls; where each has an allocation of its own, of no other."""
+        if len(self.inputs.sizes) == len(self.job.calls):
+            torch.cuda.synchronize()
+            self.inputs.open_only(set(calls))
+            self.inputs.touch(calls)
 
     def _loaded(self, arm: TimedArm) -> list[Callable[[], Any]]:
         """Return what makes each call of the job by one arm, loaded anew and warmed up."""
@@ -179,15 +189,17 @@ def serve(control: int, times: int, index: int) -> None:
     channel = socket.socket(fileno=control)
     torch.cuda.set_device(index)
     torch.cuda.synchronize()
-    first, buffers, _, _ = socket.recv_fds(channel, HEADER.size, 2)
+    first, buffers, _, _ = socket.recv_fds(channel, HEADER.size, MOST_BUFFERS)
     if not first:
         return
     header = first + receive_exactly(channel, HEADER.size - len(first))
     job = parse(receive_exactly(channel, body_length(header)), RUNNER_ORDER)
     if not isinstance(job, DeviceJob):
         return
-    inputs, outputs = buffers
+    *inputs, outputs = buffers
     launcher = Launcher(job, inputs, outputs, times)
+    for buffer in buffers:
+        os.close(buffer)  # mapped
     stream = channel.makefile("rb")
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(job.calls))))
     while (order := read_message(stream, RUNNER_ORDER)) is not None:
@@ -207,7 +219,9 @@ def serve(control: int, times: int, index: int) -> None:
             else:
                 return
         except Exception as error:  # noqa: BLE001 - the worker's outermost frame
-            sys.stderr.write(f"{type(error).__name__}: {error}"[:4000] + "\n")
+            # What torch adds to a CUDA error is advice for its debugging.
+            words = str(error).partition("\n")[0] if isinstance(error, RuntimeError) else str(error)
+            sys.stderr.write(f"{type(error).__name__}: {words}"[:4000] + "\n")
             sys.stderr.flush()
             code = NO_MEMORY if isinstance(error, torch.OutOfMemoryError) else 0
             reply = Reply(Word.FAILED, code, getattr(order, "first", 0))

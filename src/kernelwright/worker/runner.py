@@ -142,8 +142,8 @@ def _on_device(job: Job, regions: Iterable[Region], inputs: int, outputs: int) -
     """Map the judge's memory of a GPU, inputs read-only, and return where each region's storage starts."""
     assert job.device is not None
     bases = {
-        "inputs": map_shared(inputs, job.input_bytes, job.device, writable=False).address,
-        "outputs": map_shared(outputs, job.output_bytes, job.device).address,
+        "inputs": map_shared([inputs], [job.input_bytes], job.device, writable=False).address,
+        "outputs": map_shared([outputs], [job.output_bytes], job.device).address,
     }
     return {region: bases[region.slab] + region.offset + region.start for region in regions}
 

@@ -85,9 +85,10 @@ class DeviceJob(Frozen):
     calls: tuple[Call, ...]
     plans: tuple[LaunchPlan | None, ...]
     """Per case what to launch; None for a case only baselines run."""
-    input_bytes: int = Field(ge=0)
+    input_bytes: tuple[int, ...] = Field(min_length=1)
+    """Sizes of the allocations all inputs lie in, handed over as descriptors: one, or one for every call."""
     output_bytes: int = Field(ge=0)
-    """Sizes of the judge's memory on the GPU, handed over as descriptors."""
+    """Size of the one all outputs lie in, the last descriptor."""
 
 
 class TimedArm(Frozen):

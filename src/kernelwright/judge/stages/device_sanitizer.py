@@ -55,7 +55,7 @@ def sanitize_plans(bench: Bench, cases: list[Case]) -> Found:
         cases=tuple(cases),
         calls=tuple(Call(case=number, regions={}) for number in range(len(cases))),
         plans=tuple(plans),
-        input_bytes=0,
+        input_bytes=(0,),
         output_bytes=0,
     )
     with tempfile.TemporaryDirectory(dir=bench.home) as folder:
