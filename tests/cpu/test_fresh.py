@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelwright.core.case import Case, DType
-from kernelwright.judge.fresh import HARD, Mixtures, most_apart
+from kernelwright.judge.fresh import HARD, Mixtures, dealt, most_apart
 from kernelwright.ops import cross_entropy, matmul, softmax
 
 CASE = matmul.case({"m": 32, "n": 16, "k": 24}, DType.FP32)
@@ -82,14 +82,23 @@ def test_one_call_of_a_pass_is_hard_and_which_and_how_changes() -> None:
     hard = []
     for _ in range(40):
         calls = [{"x": torch.zeros(8, 64)} for _ in range(6)]
-        hard.append(mixtures.harden(calls))
+        hard.append(mixtures.harden(calls, (5, 0, 2, 3)))
         changed = [number for number, call in enumerate(calls) if call["x"].any()]
         assert changed == [hard[-1].call]
-    assert len({one.call for one in hard}) == 6
+    assert {one.call for one in hard} == {0, 2, 3, 5}, "only calls that are made"
     assert {one.kind for one in hard} == set(HARD)
     # At least one kind is beyond what an exponential without its maximum stands.
     drawn = [softmax.make_inputs(case, kind, 1)["x"] for kind in HARD]
     assert any(torch.exp(one).isinf().any() for one in drawn)
+
+
+def test_which_calls_are_made_and_in_which_order_changes() -> None:
+    rng = random.Random(7)
+    passes = [dealt(12, 3, rng) for _ in range(60)]
+    assert all(sorted((*one.made, *one.spared)) == list(range(12)) and len(one.spared) == 3 for one in passes)
+    assert {number for one in passes for number in one.spared} == set(range(12))
+    assert len({one.made for one in passes}) == 60
+    assert dealt(3, 0, rng).spared == ()
 
 
 def test_the_call_with_hard_inputs_is_not_the_one_arms_disagree_on() -> None:

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -30,6 +31,7 @@ from kernelwright.core.messages.runner import (
     REAPED,
     Audit,
     Capture,
+    Close,
     Collect,
     Overlap,
     Reap,
@@ -162,18 +164,11 @@ class Runner:
 
     def run(self, first: int, count: int, timeout_s: float) -> float:
         """Execute calls and return the seconds from order to reply on the judge's own clock."""
-        self._settle()
-        self.number += 1
-        # Before it wakes: a thread of its own that was left running displaces this process, for 3 ms in median.
-        started = time.perf_counter()
-        self.signal(signal.SIGCONT)
-        self._send(Run(first=first, count=count, number=self.number))
-        reply = self._receive(timeout_s)
-        elapsed = time.perf_counter() - started
-        # Whatever is not in the buffers now never will be: no thread finishes the work after the clock has stopped.
-        self.signal(signal.SIGSTOP)
-        self._expect_done(reply)
-        return elapsed
+        return self.carry_out(Run(first=first, count=count), timeout_s)
+
+    def batch(self, calls: Sequence[int], timeout_s: float) -> float:
+        """Execute calls in this very order, likewise."""
+        return self.carry_out(Run(calls=tuple(calls)), timeout_s)
 
     def signal(self, number: signal.Signals) -> None:
         """Stop or continue the runner's whole group; it stands still whenever nothing is asked of it."""
@@ -184,16 +179,20 @@ class Runner:
         """Have returned tensors copied into the output buffers; return the seconds it took."""
         return self.carry_out(Collect(number=0), timeout_s)
 
-    def carry_out(self, order: Collect | Audit | Overlap | Capture | Replay, timeout_s: float) -> float:
-        """Have any other order carried out, and return the seconds from order to reply."""
+    def carry_out(
+        self, order: Run | Close | Collect | Audit | Overlap | Capture | Replay, timeout_s: float
+    ) -> float:
+        """Have an order carried out, and return the seconds from order to reply."""
         self._settle()
         self.number += 1
+        frame = pack(order.model_copy(update={"number": self.number}))
         # Before it wakes: a thread of its own that was left running displaces this process, for 3 ms in median.
         started = time.perf_counter()
         self.signal(signal.SIGCONT)
-        self._send(order.model_copy(update={"number": self.number}))
+        self._push(frame)
         reply = self._receive(timeout_s)
         elapsed = time.perf_counter() - started
+        # Whatever is not in the buffers now never will be: no thread finishes the work after the clock has stopped.
         self.signal(signal.SIGSTOP)
         self._expect_done(reply)
         return elapsed
@@ -220,8 +219,11 @@ class Runner:
             raise Lost(Status.PROTOCOL, f"reply {reply.word.name} {reply.number} to order {self.number}")
 
     def _send(self, message: BaseModel) -> None:
+        self._push(pack(message))
+
+    def _push(self, frame: bytes) -> None:
         try:
-            self.channel.sendall(pack(message))
+            self.channel.sendall(frame)
         except (BrokenPipeError, ConnectionResetError) as error:
             raise self._lost() from error
 
@@ -251,7 +253,8 @@ class Runner:
             return Lost(Status.OUT_OF_MEMORY, f"the runner ended with {name} for want of memory ({allowed})")
         if name in ("SIGSEGV", "SIGBUS"):
             return Lost(
-                Status.OUT_OF_BOUNDS, f"{name}: memory outside the buffers was touched, or an input written"
+                Status.OUT_OF_BOUNDS,
+                f"{name}: memory outside a call's own buffers was touched, or an input written",
             )
         if name == "SIGXCPU":
             return Lost(Status.TIMED_OUT, "the runner used up its processor time")

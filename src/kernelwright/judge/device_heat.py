@@ -25,11 +25,11 @@ from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
-from kernelwright.judge.fresh import Mixtures
+from kernelwright.judge.fresh import SPARED, Mixtures
 from kernelwright.judge.heat import Start, TimingFailed
 from kernelwright.judge.runners import launched
 from kernelwright.judge.stages import Bench, Failure
-from kernelwright.judge.track import SPARED, Box, Track
+from kernelwright.judge.track import Box, Track
 
 ROUNDS = 4
 """There and back: every arm is replayed twice as often in one heat."""

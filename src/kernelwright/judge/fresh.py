@@ -28,6 +28,8 @@ LEAST_SHARE = 0.15
 SAMPLES = 64
 """Random elements of every timed call that are looked at: who saves a share of the time leaves about that share of all
 elements out, and a heat looks at tens of thousands."""
+SPARED = 4
+"""One call in so many is never made in a pass, and its inputs cannot be read."""
 HARD = (Distribution.OFFSET, Distribution.WIDE, Distribution.HEAVY_TAILED, Distribution.OUTLIERS)
 """Hard for the arithmetic, and no harder for the hardware: on denormals a CPU is many times as slow."""
 
@@ -37,6 +39,20 @@ class Hard(NamedTuple):
 
     call: int
     kind: Distribution
+
+
+class Pass(NamedTuple):
+    """The calls that are made, in this order, those that are not, and the one that has hard inputs."""
+
+    made: tuple[int, ...]
+    spared: tuple[int, ...]
+    hard: Hard | None = None
+
+
+def dealt(size: int, spared: int, rng: random.Random) -> Pass:
+    """Draw which calls are made, in which order, and how many are not."""
+    lots = tuple(rng.sample(range(size), size))
+    return Pass(lots[spared:], lots[:spared])
 
 
 class Mixtures:
@@ -67,9 +83,9 @@ class Mixtures:
         else:
             target.copy_(first)
 
-    def harden(self, calls: Sequence[Mapping[str, torch.Tensor]]) -> Hard:
-        """Give one of the calls a hard draw; inputs go by name."""
-        number, kind = self.rng.randrange(len(calls)), self.rng.choice(HARD)
+    def harden(self, calls: Sequence[Mapping[str, torch.Tensor]], made: Sequence[int]) -> Hard:
+        """Give one of the calls that are made a hard draw; inputs go by name."""
+        number, kind = self.rng.choice(made), self.rng.choice(HARD)
         with torch.device(self.where):
             drawn = self.op.make_inputs(self.case, kind, self.rng.getrandbits(62))
         for spec in self.case.inputs:

@@ -25,11 +25,12 @@ import torch
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
 from kernelwright.core.case import Case, Distribution, TensorSpec
+from kernelwright.core.messages.runner import Close
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE, Arena, once
 from kernelwright.judge.children import Lost, Runner, Service
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
-from kernelwright.judge.fresh import SAMPLES, Hard, Mixtures, most_apart
+from kernelwright.judge.fresh import SAMPLES, SPARED, Hard, Mixtures, Pass, dealt, most_apart
 from kernelwright.judge.runners import ForkedRunner, launched, returns_outputs
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
@@ -136,6 +137,11 @@ class Heat:
         self.refill()
 
     @property
+    def spared(self) -> int:
+        """Return how many calls of a pass are not made; answering heavy ones ahead would save nothing."""
+        return 0 if self.calls == FEWEST_CALLS else max(1, self.calls // SPARED)
+
+    @property
     def nbytes(self) -> int:
         """Return how much memory its buffers take."""
         return self.arenas[0].inputs.nbytes + sum(arena.outputs.nbytes for arena in self.arenas)
@@ -174,17 +180,21 @@ class Heat:
                 self.rng.shuffle(order)
                 looked_at = self.rng.randrange(2)
                 for number, half in enumerate((order, order[::-1])):
-                    # Before there is anything new to read: a batch of no calls is charged to nobody.
+                    now = dealt(self.calls, self.spared, self.rng)
+                    # Before there is anything new to read: neither of this is charged to anybody.
                     for place in half:
+                        self._guarded(place, partial(self._close, runners[place], now.spared))
                         self._guarded(place, partial(self._trip, runners[place]))
                     self.refill()
-                    hard = self.mixtures.harden(self.calls_by_name) if number == looked_at else None
+                    if number == looked_at:
+                        now = now._replace(hard=self.mixtures.harden(self.calls_by_name, now.made))
                     for place in half:
                         self.arenas[place].poison_outputs()
-                        times[place].append(self._guarded(place, partial(self._slope, place, runners[place])))
-                        self._check_written(place)
-                    if hard is not None:
-                        self._check_answers(hard)
+                        slope = partial(self._slope, place, runners[place], now.made)
+                        times[place].append(self._guarded(place, slope))
+                        self._check_written(place, now)
+                    if now.hard is not None:
+                        self._check_answers(now.made, now.hard)
         return [self._agreed(place, slopes) for place, slopes in enumerate(times)]
 
     def _agreed(self, place: int, slopes: list[Slope]) -> float:
@@ -211,44 +221,53 @@ class Heat:
         runner.run(0, self.calls, CALL_SECONDS)
         runner.collect(CALL_SECONDS)
 
+    def _close(self, runner: Runner, spared: tuple[int, ...]) -> None:
+        """Have the inputs of calls that are not made refused: whoever answers calls ahead looks at them too."""
+        if spared:
+            runner.carry_out(Close(calls=spared), CALL_SECONDS)
+
     def _trip(self, runner: Runner) -> None:
         """Time a batch of no calls: the smallest of all arms' is what a round trip costs."""
-        self.trips.append(runner.run(0, 0, CALL_SECONDS))
+        self.trips.append(runner.batch((), CALL_SECONDS))
 
-    def _slope(self, place: int, runner: Runner) -> Slope:
-        """Time a short and a long batch over different calls, in random order with a random split."""
-        short = self.rng.randrange(max(1, self.calls // 5), self.calls // 3 + 1)
-        long = self.calls - short
-        # Which calls are the short batch, and whether it comes first: two coins a candidate cannot see.
-        batches = [(0, short), (short, long)] if self.rng.random() < 0.5 else [(0, long), (long, short)]
+    def _slope(self, place: int, runner: Runner, made: tuple[int, ...]) -> Slope:
+        """Time a short and a long batch over different calls, one of them first, with a random split."""
+        short = self.rng.randrange(max(1, len(made) // 5), len(made) // 3 + 1)
+        long = len(made) - short
+        batches = [made[:short], made[short:]]
         self.rng.shuffle(batches)
         seconds = {}
-        for first, count in batches:
-            looked, left = self.arenas[place].sampled(range(first, first + count), SAMPLES)
+        for calls in batches:
+            looked, left = self.arenas[place].sampled(calls, SAMPLES)
             if left < looked:
                 raise Lost(Status.STATEFUL, "outputs were written before their calls were asked for")
-            seconds[count] = runner.run(first, count, CALL_SECONDS)
+            seconds[len(calls)] = runner.batch(calls, CALL_SECONDS)
             copying = runner.collect(CALL_SECONDS)
-            seconds[count] += copying if self.counts_copies else 0.0
+            seconds[len(calls)] += copying if self.counts_copies else 0.0
         return Slope(seconds[short], short, seconds[long], long)
 
-    def _check_written(self, place: int) -> None:
-        """Check what was just timed: every call wrote its outputs."""
-        looked, left = self.arenas[place].sampled(range(self.calls), SAMPLES)
+    def _check_written(self, place: int, now: Pass) -> None:
+        """Check what was just timed: every call that was made wrote its outputs, and no other did."""
+        looked, left = self.arenas[place].sampled(now.made, SAMPLES)
         if left:
             reason = f"{left} of {looked} random output elements never written in timed calls"
             raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
+        looked, left = self.arenas[place].sampled(now.spared, SAMPLES) if now.spared else (0, 0)
+        if left < looked:
+            reason = "outputs of calls that were never made were written"
+            raise TimingFailed(place, Failure(Status.STATEFUL, reason, self.case))
 
-    def _check_answers(self, hard: Hard) -> None:
+    def _check_answers(self, made: tuple[int, ...], hard: Hard) -> None:
         """Check that calls of what was just timed are right, whoever made them, the one with hard inputs among them.
 
         All arms read the same inputs: one answer of the reference judges all of them.
         """
-        looked_at = {hard.call, *(self.rng.randrange(self.calls) for _ in range(SPOT_CHECKS))}
+        looked_at = {hard.call, *(self.rng.choice(made) for _ in range(SPOT_CHECKS))}
         if len(self.arms) > 1:
             # Of three heavy calls the one that differs will do.
-            arms = [partial(arena.elements, calls=range(self.calls)) for arena in self.arenas]
-            apart = most_apart(arms, self.case.outputs, self.calls, self.arenas[0].generator, hard.call)
+            arms = [partial(arena.elements, calls=made) for arena in self.arenas]
+            generator, place = self.arenas[0].generator, made.index(hard.call)
+            apart = made[most_apart(arms, self.case.outputs, len(made), generator, place)]
             looked_at = {apart, hard.call} | (looked_at if self.calls > FEWEST_CALLS else set())
         for number in looked_at:
             answers = answers_to(self.arms[0].bench, self.arenas[0], number)
@@ -286,7 +305,8 @@ def calls_for(case: Case, arm: Arm) -> int:
                 seconds = min(runner.run(0, USUAL_CALLS, CALL_SECONDS) for _ in range(3)) / USUAL_CALLS
         except Lost as lost:
             raise TimingFailed(0, Failure(lost.status, lost.reason, case)) from lost
-    return max(USUAL_CALLS, min(most, math.ceil(BATCH_SECONDS / max(seconds, 1e-7))))
+    wanted = BATCH_SECONDS / max(seconds, 1e-7) * SPARED / (SPARED - 1)
+    return max(USUAL_CALLS, min(most, math.ceil(wanted)))
 
 
 def _slab_bytes(specs: tuple[TensorSpec, ...]) -> int:

@@ -81,16 +81,15 @@ class ForkedRunner(Runner):
         if not born.pid:
             raise ServiceDied("nursery", f"a runner died before it was shut in: {self.last_words()}")
         self.pid, nursery.sandbox = born.pid, born.sandbox
-        self._send(
-            Job(
-                backend=backend,
-                cases=arena.cases,
-                calls=arena.calls,
-                device=arena.index,
-                input_bytes=arena.inputs.nbytes,
-                output_bytes=arena.outputs.nbytes,
-            )
+        job = Job(
+            backend=backend,
+            cases=arena.cases,
+            calls=arena.calls,
+            device=arena.index,
+            input_bytes=arena.inputs.nbytes,
+            output_bytes=arena.outputs.nbytes,
         )
+        self._send(job)
 
     def collect(self, timeout_s: float) -> float:
         """Have returned tensors copied; what returns none is not woken again, or it would go on working unseen."""

@@ -13,7 +13,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
 
 import torch
 
@@ -23,23 +22,13 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import once
 from kernelwright.judge.children import Lost
 from kernelwright.judge.device_arena import TrackArena
-from kernelwright.judge.fresh import SAMPLES, Hard, Mixtures, most_apart
+from kernelwright.judge.fresh import SAMPLES, SPARED, Hard, Mixtures, Pass, dealt, most_apart
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.runners import LaunchedRunner
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
 
-SPARED = 4
-"""One call in so many is never made in a pass, one at least."""
 TIME_SECONDS = 90.0
-
-
-class Pass(NamedTuple):
-    """The calls that are made, in this order, those that are not, and the one that is hard."""
-
-    made: tuple[int, ...]
-    spared: tuple[int, ...]
-    hard: Hard | None
 
 
 @dataclass(frozen=True)
@@ -103,20 +92,16 @@ class Track:
         """
         first, *others = self.boxes
         size = len(first.filled)
-        lots = tuple(self.rng.sample(range(size), size))
-        count = size - max(1, size // SPARED)
-        made, spared = lots[:count], lots[count:]
+        now = dealt(size, max(1, size // SPARED), self.rng)
         for call in first.filled:
             for name, tensor in call.items():
                 self.mixtures.fill(name, tensor)
-        hard = None
         if is_looked_at:
-            hard = self.mixtures.harden([first.filled[number] for number in made])
-            hard = hard._replace(call=made[hard.call])
+            now = now._replace(hard=self.mixtures.harden(first.filled, now.made))
         for other in others:
             other.inputs.copy_(first.inputs)
         torch.cuda.synchronize()
-        return Pass(made, spared, hard)
+        return now
 
     def turns(self, order: Sequence[int]) -> list[tuple[int, ...]]:
         """Return arms whose answers lie side by side, in order: all of them, or, in one box, one by one."""

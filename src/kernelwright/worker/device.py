@@ -37,6 +37,7 @@ from kernelwright.core.frames import (
 from kernelwright.core.messages.runner import (
     RUNNER_ORDER,
     Capture,
+    Close,
     Collect,
     DeviceJob,
     Overlap,
@@ -99,7 +100,7 @@ class Launcher:
 
     def run(self, order: Run) -> Reply:
         """Launch calls and wait for all of them."""
-        for number in range(order.first, order.first + order.count):
+        for number in order.calls or range(order.first, order.first + order.count):
             if number not in self.prepared:
                 # Once: a batch that is timed by the judge's clock finds every call bound.
                 self.prepared[number] = self._own(number)
@@ -130,6 +131,10 @@ class Launcher:
             raise LaunchFailed("nothing was captured")
         self.captured.replay(is_aside=order.is_aside)
         return Reply(Word.DONE, 0, order.number)
+
+    def close(self, order: Close) -> None:
+        """Close the inputs of calls to device code."""
+        self._open_only(set(range(len(self.job.calls))) - set(order.calls))
 
     def time(self, order: Time) -> Reply:
         """Load an arm, or time one; what its calls wrote is left for the judge to check."""
@@ -214,6 +219,9 @@ def serve(control: int, times: int, index: int) -> None:
                 reply = launcher.capture(order)
             elif isinstance(order, Replay):
                 reply = launcher.replay(order)
+            elif isinstance(order, Close):
+                launcher.close(order)
+                reply = Reply(Word.DONE, 0, order.number)
             elif isinstance(order, Collect):
                 reply = Reply(Word.DONE, 0, order.number)
             else:

@@ -35,6 +35,7 @@ from kernelwright.core.messages.runner import (
     RUNNER_ORDER,
     Audit,
     Capture,
+    Close,
     Collect,
     Job,
     Overlap,
@@ -44,7 +45,7 @@ from kernelwright.core.messages.runner import (
     Spawn,
 )
 from kernelwright.worker import namespaces
-from kernelwright.worker.mapping import map_region
+from kernelwright.worker.mapping import Doors, map_region
 from kernelwright.worker.namespaces import NEW_NETWORK
 from kernelwright.worker.sandbox import Ground, Needs, close_door, own_folder
 from kernelwright.worker.seccomp import Rules
@@ -102,17 +103,17 @@ def serve(control: int, inputs: int, outputs: int, backends: Mapping[str, Module
         return
     try:
         backend = backends.get(job.backend) or plugins.load("backends", job.backend)
-        closures, addresses = _bind(job, backend, inputs, outputs)
+        closures, addresses, doors = _bind(job, backend, inputs, outputs)
     except Exception as error:  # noqa: BLE001 - the worker's outermost frame: whatever a candidate raises is a value
         channel.sendall(pack_reply(Reply(Word.FAILED, _complain(error), 0)))
         return
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(closures))))
-    _loop(channel, stream, job, backend, closures, addresses)
+    _loop(channel, stream, job, backend, closures, addresses, doors)
 
 
 def _bind(
     job: Job, backend: ModuleType, inputs: int, outputs: int
-) -> tuple[list[Callable[[], Any]], list[dict[str, int]]]:
+) -> tuple[list[Callable[[], Any]], list[dict[str, int]], Doors]:
     """Map every region and bind the artefact to the addresses."""
     slabs = {"inputs": inputs, "outputs": outputs}
     # Mapped once each: two inputs may share a storage, and two calls their buffers.
@@ -135,7 +136,17 @@ def _bind(
     calls = [(call.case, found) for call, found in zip(job.calls, addresses, strict=True)]
     where = {} if job.device is None else {"device": f"cuda:{job.device}"}
     bound = backend.bind(Path("/proc/self/cwd", ARTEFACT), job.cases, calls, **where)
-    return bound, addresses
+    # Memory of a GPU lies in one allocation, which is open or closed as a whole.
+    closable = regions if job.device is None else {}
+    spans = [
+        [
+            (mapped[region] - region.start, region.length)
+            for region in call.regions.values()
+            if region in closable and region.slab == "inputs" and region.length
+        ]
+        for call in job.calls
+    ]
+    return bound, addresses, Doors(spans)
 
 
 def _on_device(job: Job, regions: Iterable[Region], inputs: int, outputs: int) -> dict[Region, int]:
@@ -155,6 +166,7 @@ def _loop(
     backend: ModuleType,
     closures: list[Callable[[], Any]],
     addresses: list[dict[str, int]],
+    doors: Doors,
 ) -> None:
     returned: list[tuple[int, Any]] = []
     streams = _Streams(job, closures, addresses)
@@ -164,6 +176,9 @@ def _loop(
             reply = _run(order, closures, returned)
             _drain(job)
             channel.sendall(pack_reply(reply))
+        elif isinstance(order, Close):
+            doors.close(order.calls)
+            channel.sendall(pack_reply(Reply(Word.DONE, 0, order.number)))
         elif isinstance(order, Collect):
             for index, value in returned:
                 _copy_out(job, index, addresses[index], value)
@@ -178,7 +193,7 @@ def _loop(
 
 def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int, Any]]) -> Reply:
     """Execute a batch; keep what was returned until it is collected."""
-    for index in range(order.first, order.first + order.count):
+    for index in order.calls or range(order.first, order.first + order.count):
         try:
             value = closures[index]()
         except Exception as error:  # noqa: BLE001 - the worker's outermost frame

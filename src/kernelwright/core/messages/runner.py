@@ -49,13 +49,23 @@ class Job(Frozen):
 
 
 class Run(Frozen):
-    """Execute calls first .. first + count - 1, in order."""
+    """Execute calls first .. first + count - 1, in order, or those named."""
 
     type: Literal["run"] = "run"
-    first: int = Field(ge=0)
-    count: int = Field(ge=0)
-    number: int = Field(ge=0)
+    first: int = Field(default=0, ge=0)
+    count: int = Field(default=0, ge=0)
+    calls: tuple[int, ...] = ()
+    """In this order, instead."""
+    number: int = Field(default=0, ge=0)
     """Echoed in the reply."""
+
+
+class Close(Frozen):
+    """Refuse every access to the inputs of these calls, and allow it to those of all others; on a CPU."""
+
+    type: Literal["close"] = "close"
+    calls: tuple[int, ...]
+    number: int = Field(default=0, ge=0)
 
 
 class Collect(Frozen):
@@ -153,7 +163,8 @@ class Replay(Frozen):
 
 
 RunnerOrder = Annotated[
-    Job | Run | Collect | Audit | DeviceJob | Time | Overlap | Capture | Replay, Field(discriminator="type")
+    Job | Run | Close | Collect | Audit | DeviceJob | Time | Overlap | Capture | Replay,
+    Field(discriminator="type"),
 ]
 
 
