@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kernelwright.core.case import Case, DType
-from kernelwright.judge.fresh import HARD, Mixtures, dealt, most_apart
+from kernelwright.judge.fresh import HARD, Mixtures
+from kernelwright.judge.passes import dealt, most_apart
 from kernelwright.ops import cross_entropy, matmul, softmax
 
 CASE = matmul.case({"m": 32, "n": 16, "k": 24}, DType.FP32)
@@ -82,6 +83,7 @@ def test_one_call_of_a_pass_is_hard_and_which_and_how_changes() -> None:
     hard = []
     for _ in range(40):
         calls = [{"x": torch.zeros(8, 64)} for _ in range(6)]
+        mixtures.draw_hard()
         hard.append(mixtures.harden(calls, (5, 0, 2, 3)))
         changed = [number for number, call in enumerate(calls) if call["x"].any()]
         assert changed == [hard[-1].call]

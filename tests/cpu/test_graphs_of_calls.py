@@ -6,7 +6,7 @@ from kernelwright.core import plugins
 from kernelwright.core.case import DType
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.judge.device_heat import LEAST_CALLS, MOST_CALLS, calls_for
-from kernelwright.judge.fresh import SPARED
+from kernelwright.judge.passes import SPARED
 
 H200 = Device(
     kind=DeviceKind.CUDA,

@@ -9,19 +9,25 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from kernelwright.backends._tensors import DeviceBytes
+from kernelwright.core.errors import KernelwrightError
 
 PAGE = 2 << 20
 
 
-class DeviceMemoryFailed(Exception):
+class DeviceMemoryFailed(KernelwrightError):
     """The driver refused to make, share or map memory."""
+
+    def __init__(self, action: str, code: Any) -> None:
+        super().__init__(
+            f"The GPU's driver refused to {action}: {code!r}. Free memory on the device, or give a smaller shape."
+        )
 
 
 def _checked(result: Any, action: str) -> Any:
     """Return what a driver call returned besides its code, raising if the code is not success."""
     code, *values = result
     if int(code) != 0:
-        raise DeviceMemoryFailed(f"{action}: {code!r}")
+        raise DeviceMemoryFailed(action, code)
     return values[0] if values else None
 
 
@@ -68,17 +74,14 @@ class SharedMemory:
                 _checked(driver.cuMemSetAccess(start, size, [access], 1), "allow or refuse access")
                 self.opened[place] = is_open
 
-    def touch(self, parts: Collection[int]) -> None:
-        """Read a byte of every page: who changes what may be reached makes the device forget where it lies."""
-        import torch
+    def touch(self) -> None:
+        """Read a byte of every open page: who changes what may be reached makes the device forget where it lies.
 
-        first = [self.starts[place] - self.address for place in parts]
-        sizes = [self.sizes[place] for place in parts]
-        pages = [
-            start + page for start, size in zip(first, sizes, strict=True) for page in range(0, size, PAGE)
-        ]
-        if pages:
-            self.bytes_view(0, self.nbytes)[torch.tensor(pages, device=f"cuda:{self.index}")].sum()
+        Part by part, in the order of their addresses: a list on the device would tell device code which are open.
+        """
+        for place, size in enumerate(self.sizes):
+            if self.opened[place]:
+                self.bytes_view(self.starts[place] - self.address, size)[::PAGE].sum()
 
     def bytes_view(self, offset: int, length: int) -> Any:
         """Return bytes of the range as a tensor on the GPU."""

@@ -1,14 +1,16 @@
 """Heats on a GPU: tier-A arms and trusted baselines in launchers of their own, captured in graphs, there and back.
 
 Tier-A candidates bring no host code into the timed process, so its own events can be trusted. A graph has more buffers
-than the cache holds, so every call finds it cold. For every heat all kernels are loaded anew in random order; the
-launchers themselves are replaced every few heats. What they write is checked like any other output (`judge/track.py`).
+than the cache holds, as far as 80 of them go, so calls find it cold. For every heat all kernels are loaded anew, in
+random order; the launchers themselves are replaced every few heats. What they write is checked like any other output
+(`judge/track.py`).
 """
 
 import math
 import random
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
@@ -18,15 +20,16 @@ import torch
 from kernelwright.core import plugins
 from kernelwright.core.case import Case
 from kernelwright.core.device import Device
-from kernelwright.core.errors import DeviceBusy
+from kernelwright.core.errors import DeviceBusy, ServiceDied
 from kernelwright.core.messages.runner import DeviceJob, Time, TimedArm
 from kernelwright.core.verdict import Status
 from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.device_arena import TrackArena
-from kernelwright.judge.execution import LOAD_SECONDS, collect, compile_ahead, compile_cases
-from kernelwright.judge.fresh import SPARED, Mixtures
+from kernelwright.judge.execution import collect, compile_ahead, compile_cases
+from kernelwright.judge.fresh import Mixtures
 from kernelwright.judge.heat import Start, TimingFailed
+from kernelwright.judge.passes import SPARED
 from kernelwright.judge.runners import launched
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.track import Box, Track
@@ -46,6 +49,11 @@ UNKNOWN_L2_BYTES = 128 << 20
 SLOPE_SECONDS, SLOPE_REPLAYS, SLOPE_TOLERANCE, SLOPE_ATTEMPTS = 5e-3, (4, 16), 0.05, 4
 """Length of a replay, replays of the two batches, how far the judge's own clock may be from the launcher's, and how
 often it may be by the noise of capturing the graph anew, which both batches begin with."""
+
+CERTIFIED_TOLERANCE = 0.3
+"""How far calls by the judge's clock may be from certified ones: many in a row can cost a hot device its pace."""
+KEPT_SHARE = 4
+"""Buffers kept from one heat to the next take at most this part of a device's memory, and what is timed now."""
 
 COPIED_BYTES, COPIES = 64 << 20, 128
 """What the judge copies itself, about as long as a replay, to see whether somebody else uses the device."""
@@ -92,8 +100,10 @@ class DeviceHeats:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for track in self.tracks.values():
-            track.close()
+        with ExitStack() as stack:
+            for track in self.tracks.values():
+                stack.callback(track.close)
+            self.tracks.clear()
 
     def size(self, bench: Bench, case: Case) -> int:
         """Return how many calls of a case have buffers."""
@@ -113,11 +123,11 @@ class DeviceHeats:
         looked_at = track.rng.randrange(len(passes))
         times = [list[float]() for _ in track.arms]
         for number, order in enumerate(passes):
-            now = track.refill(is_looked_at=number == looked_at)
+            now = track.refill()
             for turn in track.turns(order):
                 for place in turn:
                     times[place].append(track.replay(place, now.made) / len(now.made) * 1e6)
-                track.check(benches, turn, now)
+                track.check(benches, turn, now, is_looked_at=number == looked_at)
         return times
 
     def _track(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
@@ -128,6 +138,11 @@ class DeviceHeats:
             self.tracks.pop(key).close()
             track = None
         if track is None:
+            if (
+                sum(one.nbytes for one in self.tracks.values())
+                > benches[0].problem.device.memory_bytes // KEPT_SHARE
+            ):
+                self.__exit__()
             track = self.tracks[key] = self._opened(case, benches, size, start)
         track.heats += 1
         return track
@@ -143,12 +158,17 @@ class DeviceHeats:
             for rival in self.rivals
         ]
         nursery = self.starts[start](first) if self.starts else first.nursery
-        boxes = [opened(case, size, first, nursery) for _ in range(self.boxes or len(arms))]
-        # All are started before the first is waited for: a context takes longer than a heat.
-        for box in boxes:
-            box.runner.ready(LOAD_SECONDS)
-        if case.hash not in self.mixtures:
-            self.mixtures[case.hash] = Mixtures(case, first.where, first.rng)
+        with ExitStack() as stack:
+            boxes = []
+            for _ in range(self.boxes or len(arms)):
+                boxes.append(opened(case, size, first, nursery))
+                stack.callback(boxes[-1].close)
+            # All are started before the first is waited for: a context takes longer than a heat.
+            for box in boxes:
+                box.wait()
+            if case.hash not in self.mixtures:
+                self.mixtures[case.hash] = Mixtures(case, first.where, first.rng)
+            stack.pop_all()
         return Track(case, tuple(boxes), tuple(arms), self.mixtures[case.hash], first.rng)
 
 
@@ -167,7 +187,11 @@ def opened(case: Case, size: int, bench: Bench, nursery: Service) -> Box:
         output_bytes=arena.outputs.nbytes,
     )
     # No spare is started here: making its context would disturb what is being timed.
-    return Box(arena, launched(nursery, job, arena, bench.home, ahead=False))
+    try:
+        return Box(arena, launched(nursery, job, arena, bench.home, ahead=False))
+    except (Lost, ServiceDied):
+        arena.__exit__()
+        raise
 
 
 def _arm(bench: Bench, case: Case, place: int) -> TimedArm:
@@ -225,7 +249,8 @@ def _compare_clocks(track: Track, case: Case, call_us: float, bench: Bench) -> N
     while True:
         for _ in range(SLOPE_ATTEMPTS):
             events, slope = clocks(track, repeats)
-            if slope <= (1 + SLOPE_TOLERANCE) * events:
+            per_call = slope / repeats / len(track.boxes[0].filled) * 1e6
+            if slope <= (1 + SLOPE_TOLERANCE) * events and per_call <= (1 + CERTIFIED_TOLERANCE) * call_us:
                 return
         device = bench.problem.device
         if not is_shared(device.index):
@@ -235,7 +260,8 @@ def _compare_clocks(track: Track, case: Case, call_us: float, bench: Bench) -> N
         bench.progress(f"waiting for {device.title}: another process uses it")
         time.sleep(SHARED_PAUSE)
     reason = (
-        f"the launcher's events say {events * 1e3:.3f} ms a replay, the judge's clock {slope * 1e3:.3f} ms"
+        f"the launcher's events say {events * 1e3:.3f} ms a replay, the judge's clock {slope * 1e3:.3f} ms, "
+        f"the certified passes {call_us * repeats * len(track.boxes[0].filled) * 1e-3:.3f} ms"
     )
     raise TimingFailed(0, Failure(Status.TIMING_SUSPECT, reason, case))
 

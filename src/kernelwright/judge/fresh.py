@@ -6,30 +6,25 @@ turned by a random offset, and every element has a share of its own. With one sh
 the warm-up's mixtures by correlation, and sums were answered from prefix sums. A mixture stays in the range of its
 parts: what must be positive is.
 
-One call of the pass that is looked at is given a hard draw instead, and nobody knows which: a softmax that left its
-maximum out from its 121st call on was right on every mixture, and passed `ship`.
+One call of every pass is given a hard draw instead, and nobody knows which: a softmax that left its maximum out from
+its 121st call on was right on every mixture, and passed `ship`. In every pass, because one pass of a heat is looked at:
+what only that one had would tell which it is.
 """
 
-import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 
 from kernelwright.core import plugins
-from kernelwright.core.case import Case, Distribution, TensorSpec
+from kernelwright.core.case import Case, Distribution
 from kernelwright.judge.arena import once
 
 BASES = 4
 """Draws of every input."""
 LEAST_SHARE = 0.15
 """Of the smaller part of a mixture."""
-SAMPLES = 64
-"""Random elements of every timed call that are looked at: who saves a share of the time leaves about that share of all
-elements out, and a heat looks at tens of thousands."""
-SPARED = 4
-"""One call in so many is never made in a pass, and its inputs cannot be read."""
 HARD = (Distribution.OFFSET, Distribution.WIDE, Distribution.HEAVY_TAILED, Distribution.OUTLIERS)
 """Hard for the arithmetic, and no harder for the hardware: on denormals a CPU is many times as slow."""
 
@@ -39,20 +34,6 @@ class Hard(NamedTuple):
 
     call: int
     kind: Distribution
-
-
-class Pass(NamedTuple):
-    """The calls that are made, in this order, those that are not, and the one that has hard inputs."""
-
-    made: tuple[int, ...]
-    spared: tuple[int, ...]
-    hard: Hard | None = None
-
-
-def dealt(size: int, spared: int, rng: random.Random) -> Pass:
-    """Draw which calls are made, in which order, and how many are not."""
-    lots = tuple(rng.sample(range(size), size))
-    return Pass(lots[spared:], lots[:spared])
 
 
 class Mixtures:
@@ -68,6 +49,7 @@ class Mixtures:
             spec.name: [once(base[spec.name].to(where), spec).reshape(-1).repeat(2) for base in drawn]
             for spec in case.inputs
         }
+        self.draw_hard()
         generator = torch.Generator(where).manual_seed(rng.getrandbits(62))
         self.shares = {
             name: torch.empty_like(bases[0]).uniform_(LEAST_SHARE, 1 - LEAST_SHARE, generator=generator)
@@ -83,53 +65,23 @@ class Mixtures:
         else:
             target.copy_(first)
 
-    def harden(self, calls: Sequence[Mapping[str, torch.Tensor]], made: Sequence[int]) -> Hard:
-        """Give one of the calls that are made a hard draw; inputs go by name."""
-        number, kind = self.rng.choice(made), self.rng.choice(HARD)
+    def draw_hard(self) -> None:
+        """Draw what is hard for the passes of a heat."""
+        self.kind = self.rng.choice(HARD)
         with torch.device(self.where):
-            drawn = self.op.make_inputs(self.case, kind, self.rng.getrandbits(62))
-        for spec in self.case.inputs:
-            calls[number][spec.name].copy_(once(drawn[spec.name], spec))
-        return Hard(number, kind)
+            drawn = self.op.make_inputs(self.case, self.kind, self.rng.getrandbits(62))
+        self.hard = {
+            spec.name: once(drawn[spec.name].to(self.where), spec).reshape(-1).repeat(2)
+            for spec in self.case.inputs
+        }
+
+    def harden(self, calls: Sequence[Mapping[str, torch.Tensor]], made: Sequence[int]) -> Hard:
+        """Give one of the calls that are made what is hard, turned anew; inputs go by name."""
+        number = self.rng.choice(made)
+        for name, target in calls[number].items():
+            target.copy_(self._turned(self.hard[name], target))
+        return Hard(number, self.kind)
 
     def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         start = self.rng.randrange(max(1, target.numel()))
         return base[start : start + target.numel()].view(target.shape)
-
-
-Elements = Callable[[TensorSpec, torch.Tensor], torch.Tensor]
-"""Elements of an output of all calls of an arm: a row of places per call."""
-
-
-def most_apart(
-    arms: Sequence[Elements],
-    outputs: Sequence[TensorSpec],
-    calls: int,
-    generator: torch.Generator,
-    hard: int | None = None,
-) -> int:
-    """Return the call on which arms disagree most, by random elements of its outputs; all were given the same inputs.
-
-    The call with hard inputs is looked at anyway: there, right answers lie further apart than anywhere else.
-
-    Who leaves the work out in one call of fifty would mostly escape a look at one call of hundreds.
-    """
-    where = generator.device
-    dense = [spec for spec in outputs if spec.numel and spec.is_contiguous]
-    if not dense:
-        return int(torch.randint(calls, (1,), generator=generator, device=where))
-    apart = torch.zeros(calls, dtype=torch.float64, device=where)
-    for spec in dense:
-        places = torch.randint(spec.numel, (calls, SAMPLES), generator=generator, device=where)
-        first, *others = (elements(spec, places).double() for elements in arms)
-        unit = (
-            first[first.isfinite()].abs().nanmedian().nan_to_num().clamp_min(torch.finfo(torch.float64).tiny)
-        )
-        for other in others:
-            far = torch.nan_to_num((other - first).abs() / unit, nan=math.inf)
-            # Both infinite or both NaN is agreement: inf - inf would name the first call that holds one, always.
-            far[(other == first) | (other.isnan() & first.isnan())] = 0.0
-            apart = torch.maximum(apart, far.amax(1))
-    if hard is not None:
-        apart[hard] = -1.0
-    return int(apart.argmax())

@@ -30,10 +30,18 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import PAGE, Arena, once
 from kernelwright.judge.children import Lost, Runner, Service
 from kernelwright.judge.execution import LOAD_SECONDS, device_job
-from kernelwright.judge.fresh import SAMPLES, SPARED, Hard, Mixtures, Pass, dealt, most_apart
+from kernelwright.judge.fresh import Mixtures
+from kernelwright.judge.passes import (
+    SAMPLES,
+    SPARED,
+    Answered,
+    Pass,
+    dealt,
+    wrongly_answered,
+    wrongly_written,
+)
 from kernelwright.judge.runners import ForkedRunner, launched, returns_outputs
 from kernelwright.judge.stages import CALL_SECONDS, Bench, Failure
-from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
 
 Result = TypeVar("Result")
 Start = Callable[[Bench], Service]
@@ -48,8 +56,6 @@ HEAVY_SECONDS = 0.040
 ARENA_BYTES = 192 << 20
 """Per slab: one of inputs and one of outputs per arm exist while a heat is timed."""
 ROUNDS_PER_HEAT = 2
-SPOT_CHECKS = 1
-"""Calls of each round, there and back, whose answers are looked at; which half is looked at is drawn."""
 KEPT_BYTES = 2 << 30
 """Buffers kept from one heat to the next; making them anew costs as much as timing on them."""
 MOST_TRIP_SECONDS = 5e-4
@@ -166,6 +172,7 @@ class Heat:
     def measure(self, nurseries: Sequence[Service]) -> list[float]:
         """Return the median time of a call of every arm, in microseconds; runners are born in their arms' nurseries."""
         self.nurseries, self.trips = nurseries, []
+        self.mixtures.draw_hard()
         times: list[list[Slope]] = [[] for _ in self.arms]
         order = list(range(len(self.arms)))
         self.rng.shuffle(order)
@@ -186,15 +193,15 @@ class Heat:
                         self._guarded(place, partial(self._close, runners[place], now.spared))
                         self._guarded(place, partial(self._trip, runners[place]))
                     self.refill()
-                    if number == looked_at:
-                        now = now._replace(hard=self.mixtures.harden(self.calls_by_name, now.made))
+                    now = now._replace(hard=self.mixtures.harden(self.calls_by_name, now.made))
                     for place in half:
                         self.arenas[place].poison_outputs()
                         slope = partial(self._slope, place, runners[place], now.made)
                         times[place].append(self._guarded(place, slope))
-                        self._check_written(place, now)
-                    if now.hard is not None:
-                        self._check_answers(now.made, now.hard)
+                        if failure := wrongly_written(self.arenas[place], now, self.case):
+                            raise TimingFailed(place, failure)
+                    if number == looked_at:
+                        self._check_answers(now)
         return [self._agreed(place, slopes) for place, slopes in enumerate(times)]
 
     def _agreed(self, place: int, slopes: list[Slope]) -> float:
@@ -246,36 +253,16 @@ class Heat:
             seconds[len(calls)] += copying if self.counts_copies else 0.0
         return Slope(seconds[short], short, seconds[long], long)
 
-    def _check_written(self, place: int, now: Pass) -> None:
-        """Check what was just timed: every call that was made wrote its outputs, and no other did."""
-        looked, left = self.arenas[place].sampled(now.made, SAMPLES)
-        if left:
-            reason = f"{left} of {looked} random output elements never written in timed calls"
-            raise TimingFailed(place, Failure(Status.NOT_WRITTEN, reason, self.case))
-        looked, left = self.arenas[place].sampled(now.spared, SAMPLES) if now.spared else (0, 0)
-        if left < looked:
-            reason = "outputs of calls that were never made were written"
-            raise TimingFailed(place, Failure(Status.STATEFUL, reason, self.case))
-
-    def _check_answers(self, made: tuple[int, ...], hard: Hard) -> None:
-        """Check that calls of what was just timed are right, whoever made them, the one with hard inputs among them.
-
-        All arms read the same inputs: one answer of the reference judges all of them.
-        """
-        looked_at = {hard.call, *(self.rng.choice(made) for _ in range(SPOT_CHECKS))}
-        if len(self.arms) > 1:
-            # Of three heavy calls the one that differs will do.
-            arms = [partial(arena.elements, calls=made) for arena in self.arenas]
-            generator, place = self.arenas[0].generator, made.index(hard.call)
-            apart = made[most_apart(arms, self.case.outputs, len(made), generator, place)]
-            looked_at = {apart, hard.call} | (looked_at if self.calls > FEWEST_CALLS else set())
-        for number in looked_at:
-            answers = answers_to(self.arms[0].bench, self.arenas[0], number)
-            for place, arm in enumerate(self.arms):
-                # A narrow miss on a hard draw is looked at again, as it is where those are tried.
-                again = drawn(arm.bench, self.case, hard.kind) if number == hard.call else None
-                if failure := check_answers(arm.bench, self.arenas[place], number, answers, again=again):
-                    raise TimingFailed(place, failure)
+    def _check_answers(self, now: Pass) -> None:
+        """Check that calls of what was just timed are right, whoever made them."""
+        arms = [
+            Answered(place, arena, arm.bench)
+            for place, (arm, arena) in enumerate(zip(self.arms, self.arenas, strict=True))
+        ]
+        # Of three heavy calls the one that differs will do.
+        few = self.calls == FEWEST_CALLS
+        if found := wrongly_answered(arms, now, self.case, self.rng, few=few):
+            raise TimingFailed(*found)
 
 
 def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:

@@ -15,7 +15,7 @@ from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 
 HEATS = 4
-"""Fresh processes behind a certified timing."""
+"""Behind a certified timing: of fresh processes; on a GPU of one launcher, which loads the kernel anew each time."""
 CACHED = 4
 """A CPU's floor is of main memory: it binds a case only if its buffers exceed the last-level cache this many times."""
 

@@ -11,22 +11,24 @@ falls, who answers them answers some that are never made, and who fetches them f
 
 import random
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 
 from kernelwright.core.case import Case
+from kernelwright.core.errors import ServiceDied
 from kernelwright.core.messages.runner import Call, Region, Time, TimedArm
-from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import once
 from kernelwright.judge.children import Lost
 from kernelwright.judge.device_arena import TrackArena
-from kernelwright.judge.fresh import SAMPLES, SPARED, Hard, Mixtures, Pass, dealt, most_apart
+from kernelwright.judge.execution import LOAD_SECONDS
+from kernelwright.judge.fresh import Mixtures
 from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.passes import SPARED, Answered, Pass, dealt, wrongly_answered, wrongly_written
 from kernelwright.judge.runners import LaunchedRunner
 from kernelwright.judge.stages import Bench, Failure
-from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
 
 TIME_SECONDS = 90.0
 
@@ -53,10 +55,19 @@ class Box:
         ends = [one.offset + one.length for call in self.arena.calls for one in _inputs(call)]
         return self.arena.inputs.bytes_view(0, max(ends, default=0))
 
+    def wait(self) -> None:
+        """Wait until the launcher has its context; no candidate has reached it yet, so its death is nobody's."""
+        try:
+            self.runner.ready(LOAD_SECONDS)
+        except Lost as lost:
+            raise ServiceDied("launcher", lost.reason) from lost
+
     def close(self) -> None:
         """Kill the launcher and give the memory back."""
-        self.runner.__exit__()
-        self.arena.__exit__()
+        try:
+            self.runner.__exit__()
+        finally:
+            self.arena.__exit__()
 
 
 def _inputs(call: Call) -> list[Region]:
@@ -78,6 +89,7 @@ class Track:
 
     def load(self) -> None:
         """Put the arms into boxes by lot and have them loaded anew."""
+        self.mixtures.draw_hard()
         self.refill()
         lots = self.rng.sample(range(len(self.arms)), len(self.arms))
         count = len(self.boxes)
@@ -85,19 +97,15 @@ class Track:
         for place in self.rng.sample(range(len(self.arms)), len(self.arms)):
             self.asked(place, Time(load=self.arms[place], arm=self.places[place][1]))
 
-    def refill(self, *, is_looked_at: bool = False) -> Pass:
-        """Give every call inputs nobody has seen, the same in all boxes, and draw which calls are made.
-
-        One of those of a pass that is looked at has hard inputs.
-        """
+    def refill(self) -> Pass:
+        """Give every call inputs nobody has seen, the same in all boxes, and draw which calls are made."""
         first, *others = self.boxes
         size = len(first.filled)
         now = dealt(size, max(1, size // SPARED), self.rng)
         for call in first.filled:
             for name, tensor in call.items():
                 self.mixtures.fill(name, tensor)
-        if is_looked_at:
-            now = now._replace(hard=self.mixtures.harden(first.filled, now.made))
+        now = now._replace(hard=self.mixtures.harden(first.filled, now.made))
         for other in others:
             other.inputs.copy_(first.inputs)
         torch.cuda.synchronize()
@@ -122,52 +130,30 @@ class Track:
         except Lost as lost:
             raise TimingFailed(place, Failure(lost.status, lost.reason, self.case)) from lost
 
-    def check(self, benches: Sequence[Bench], turn: Sequence[int], done: Pass) -> None:
-        """Check what arms wrote in a pass; a baseline returns outputs of its own, and nobody copies them."""
-        planned = [place for place in turn if place < len(benches) and benches[place].is_planned]
-        for place in planned:
-            if failure := self._wrongly_written(place, done):
-                raise TimingFailed(place, failure)
-        if done.hard is not None and planned:
-            self._check_answers(benches, planned, done, done.hard)
+    def check(self, benches: Sequence[Bench], turn: Sequence[int], now: Pass, *, is_looked_at: bool) -> None:
+        """Check what arms wrote in a pass."""
+        arms = []
+        for place in turn:
+            is_judged = place < len(benches) and benches[place].is_planned
+            arms.append(Answered(place, self.arena(place), benches[place] if is_judged else None))
+        for arm in arms:
+            if arm.bench and (failure := wrongly_written(arm.arena, now, self.case)):
+                raise TimingFailed(arm.place, failure)
+        few = len(self.boxes) < len(self.arms)
+        if is_looked_at and (found := wrongly_answered(arms, now, self.case, self.rng, few=few)):
+            raise TimingFailed(*found)
 
     def arena(self, place: int) -> TrackArena:
         """Return the buffers an arm has in this heat."""
         return self.boxes[self.places[place][0]].arena
 
-    def _wrongly_written(self, place: int, done: Pass) -> Failure | None:
-        """Tell of calls that were made and left nothing, or were not and did."""
-        arena = self.arena(place)
-        looked, left = arena.sampled(done.made, SAMPLES)
-        if left:
-            reason = f"{left} of {looked} random output elements never written in timed calls"
-            return Failure(Status.NOT_WRITTEN, reason, self.case)
-        looked, left = arena.sampled(done.spared, SAMPLES)
-        if left < looked:
-            reason = f"outputs of calls that were never made were written: {looked - left} of {looked} random elements"
-            return Failure(Status.STATEFUL, reason, self.case)
-        return None
-
-    def _check_answers(
-        self, benches: Sequence[Bench], planned: Sequence[int], done: Pass, hard: Hard
-    ) -> None:
-        """Check the call with hard inputs against float64, a random one, and the one they disagree on most."""
-        made, arenas = done.made, [self.arena(place) for place in planned]
-        chosen = {hard.call, self.rng.choice(made)}
-        if len(planned) > 1:
-            arms = [partial(arena.elements, calls=made) for arena in arenas]
-            generator = arenas[0].generator
-            chosen.add(made[most_apart(arms, self.case.outputs, len(made), generator, made.index(hard.call))])
-        for number in chosen:
-            # All arms were given the same inputs: one answer of the reference judges all of them.
-            answers = answers_to(benches[0], arenas[0], number)
-            for place, arena in zip(planned, arenas, strict=True):
-                # A narrow miss on a hard draw is looked at again, as it is where those are tried.
-                again = drawn(benches[place], self.case, hard.kind) if number == hard.call else None
-                if failure := check_answers(benches[place], arena, number, answers, again=again):
-                    raise TimingFailed(place, failure)
+    @property
+    def nbytes(self) -> int:
+        """Return how much memory of the device its buffers take."""
+        return sum(box.arena.inputs.nbytes + 2 * box.arena.outputs.nbytes for box in self.boxes)
 
     def close(self) -> None:
         """Kill all launchers and give the memory back."""
-        for box in self.boxes:
-            box.close()
+        with ExitStack() as stack:
+            for box in self.boxes:
+                stack.callback(box.close)

@@ -69,8 +69,14 @@ class Launcher:
         self.prepared: dict[int, Callable[[], None]] = {}
         self.baselines: dict[TimedArm, Callable[..., Any]] = {}
 
-    def prepare(self, plan: LaunchPlan | None, modules: Modules, number: int) -> PreparedCall:
-        """Return a plan bound to the buffers of a call."""
+    def prepare(
+        self,
+        plan: LaunchPlan | None,
+        modules: Modules,
+        number: int,
+        spaces: dict[str, torch.Tensor] | None = None,
+    ) -> PreparedCall:
+        """Return a plan bound to the buffers of a call, with workspaces of its own or these."""
         call = self.job.calls[number]
         case = self.job.cases[call.case]
         if plan is None:
@@ -79,7 +85,7 @@ class Launcher:
             spec.name: self._address(number, spec) + spec.offset * spec.dtype.itemsize
             for spec in (*case.inputs, *case.outputs)
         }
-        return PreparedCall(plan, case, modules, addresses)
+        return PreparedCall(plan, case, modules, addresses, spaces)
 
     def _address(self, number: int, spec: TensorSpec) -> int:
         """Return where the storage of a tensor of a call starts."""
@@ -132,30 +138,39 @@ class Launcher:
         self.captured.replay(is_aside=order.is_aside)
         return Reply(Word.DONE, 0, order.number)
 
-    def close(self, order: Close) -> None:
-        """Close the inputs of calls to device code."""
-        self._open_only(set(range(len(self.job.calls))) - set(order.calls))
-
     def time(self, order: Time) -> Reply:
         """Load an arm, or time one; what its calls wrote is left for the judge to check."""
         if order.load:
             self._open_only(range(len(self.job.calls)))
+            self.arms.pop(order.arm, None)
+            torch.cuda.empty_cache()
             self.arms[order.arm] = self._loaded(order.load)
         if order.calls:
             self._open_only(order.calls)
             closures = [self.arms[order.arm][number] for number in order.calls]
             with torch.inference_mode():
-                seconds = CallGraph(closures * order.repeats).seconds(order.replays)
+                graph = CallGraph(closures * order.repeats)
+                seconds = graph.seconds(order.replays)
+                for number, value in zip(order.calls, graph.kept, strict=False):
+                    self._copy_out(number, value)
             times = torch.frombuffer(self.times, dtype=torch.float64)
             times[: order.replays] = torch.tensor(seconds, dtype=torch.float64)
         return Reply(Word.DONE, 0, order.number)
+
+    def _copy_out(self, number: int, value: Any) -> None:
+        """Put what a baseline returned where others write: whoever is wrong alone is found by the difference."""
+        case = self.job.cases[self.job.calls[number].case]
+        values = value if isinstance(value, tuple) else (value,)
+        for spec, found in zip(case.outputs, values, strict=False):
+            if found is not None and tuple(found.shape) == spec.shape:
+                self.tensor(number, spec).copy_(found)
 
     def _open_only(self, calls: Collection[int]) -> None:
         """Let device code read the inputs of these calls; where each has an allocation of its own, of no other."""
         if len(self.inputs.sizes) == len(self.job.calls):
             torch.cuda.synchronize()
             self.inputs.open_only(set(calls))
-            self.inputs.touch(calls)
+            self.inputs.touch()
 
     def _loaded(self, arm: TimedArm) -> list[Callable[[], Any]]:
         """Return what makes each call of the job by one arm, loaded anew and warmed up."""
@@ -163,7 +178,9 @@ class Launcher:
         numbers = range(len(self.job.calls))
         if arm.kind == "plan":
             modules = Modules(Path(arm.folder))
-            closures += [self.prepare(arm.plan, modules, number).run for number in numbers]
+            # Calls follow each other: as in a model, they share their workspaces.
+            spaces: dict[str, torch.Tensor] = {}
+            closures += [self.prepare(arm.plan, modules, number, spaces).run for number in numbers]
         else:
             # Compiled once: that takes longer than a heat.
             function = self.baselines[arm] = self.baselines.get(arm) or _baseline(arm)
@@ -219,10 +236,8 @@ def serve(control: int, times: int, index: int) -> None:
                 reply = launcher.capture(order)
             elif isinstance(order, Replay):
                 reply = launcher.replay(order)
-            elif isinstance(order, Close):
-                launcher.close(order)
-                reply = Reply(Word.DONE, 0, order.number)
-            elif isinstance(order, Collect):
+            elif isinstance(order, Close | Collect):
+                # Of a job for checks all inputs lie in one allocation.
                 reply = Reply(Word.DONE, 0, order.number)
             else:
                 return

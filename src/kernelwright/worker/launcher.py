@@ -99,13 +99,22 @@ class Modules:
 class PreparedCall:
     """A plan bound to buffers: everything a launch needs is laid out, so that running it is a few driver calls."""
 
-    def __init__(self, plan: LaunchPlan, case: Case, modules: Modules, buffers: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        plan: LaunchPlan,
+        case: Case,
+        modules: Modules,
+        buffers: Mapping[str, int],
+        spaces: dict[str, Any] | None = None,
+    ) -> None:
+        """Bind it; workspaces are its own, or those of `spaces`, which is added to."""
         import torch
 
-        self.spaces = {
-            space.name: torch.empty(max(space.nbytes, 16), dtype=torch.uint8, device="cuda").fill_(0xFF)
-            for space in plan.workspaces
-        }
+        self.spaces: dict[str, Any] = {} if spaces is None else spaces
+        for space in plan.workspaces:
+            if space.name not in self.spaces:
+                empty = torch.empty(max(space.nbytes, 16), dtype=torch.uint8, device="cuda")
+                self.spaces[space.name] = empty.fill_(0xFF)
         self.zeroed = [self.spaces[space.name] for space in plan.workspaces if space.zero_fill]
         addresses = {**buffers, **{name: space.data_ptr() for name, space in self.spaces.items()}}
         maps = {item.name: encode_tensor_map(item, addresses[item.buffer]) for item in plan.tensor_maps}

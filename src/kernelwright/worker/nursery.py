@@ -31,7 +31,7 @@ from kernelwright.worker import libc, namespaces, runner
 from kernelwright.worker.sandbox import Ground, shut_in_launcher, sweep
 from kernelwright.worker.wards import Ward, Wards
 
-DESCRIPTORS = 5
+DESCRIPTORS = 6
 """Control socket, artefact, input slab, output slab, log."""
 MOST_LEVEL_BYTES = 1024
 NATIVE = ("cpp",)
@@ -77,17 +77,17 @@ class Nursery:
             self.channel.detach()
             if order.kind == "launcher":
                 self._be_launcher(order, descriptors, level)
-            control, artefact, inputs, outputs, log = descriptors
+            control, artefact, inputs, outputs, log, lots = descriptors
             os.dup2(log, 1)
             os.dup2(log, 2)
-            _close_all_but(0, 1, 2, control, artefact, inputs, outputs, level)
+            _close_all_but(0, 1, 2, control, artefact, inputs, outputs, lots, level)
             # The judge counts processes from outside; so does the /proc that is still mounted here.
             number = str(Path("/proc/self").readlink())
             needs = runner.needs_of(order, self.ground.user(self.born))
             reached = runner.shut_in(self.ground, needs, artefact, warded=self.wards is not None)
             os.write(level, f"{number} {reached}".encode())
             os.close(level)
-            runner.serve(control, inputs, outputs, self.backends)
+            runner.serve(control, inputs, outputs, lots, self.backends)
         except Exception:  # noqa: BLE001 - the worker's outermost frame
             traceback.print_exc()
         finally:

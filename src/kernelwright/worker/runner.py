@@ -32,6 +32,7 @@ from kernelwright.core.frames import (
     read_message,
 )
 from kernelwright.core.messages.runner import (
+    LOT_BYTES,
     RUNNER_ORDER,
     Audit,
     Capture,
@@ -94,7 +95,7 @@ def shut_in(ground: Ground, needs: Needs, artefact: int, *, warded: bool) -> str
     return close_door(ground, needs, rules, reached)
 
 
-def serve(control: int, inputs: int, outputs: int, backends: Mapping[str, ModuleType]) -> None:
+def serve(control: int, inputs: int, outputs: int, lots: int, backends: Mapping[str, ModuleType]) -> None:
     """Execute orders until the judge hangs up."""
     channel = socket.socket(fileno=control)
     stream = channel.makefile("rb")
@@ -104,11 +105,13 @@ def serve(control: int, inputs: int, outputs: int, backends: Mapping[str, Module
     try:
         backend = backends.get(job.backend) or plugins.load("backends", job.backend)
         closures, addresses, doors = _bind(job, backend, inputs, outputs)
+        os.close(inputs)  # mapped; nobody reads around a closed door
+        os.close(outputs)
     except Exception as error:  # noqa: BLE001 - the worker's outermost frame: whatever a candidate raises is a value
         channel.sendall(pack_reply(Reply(Word.FAILED, _complain(error), 0)))
         return
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(closures))))
-    _loop(channel, stream, job, backend, closures, addresses, doors)
+    _loop(channel, stream, job, backend, closures, addresses, doors, lots)
 
 
 def _bind(
@@ -167,13 +170,14 @@ def _loop(
     closures: list[Callable[[], Any]],
     addresses: list[dict[str, int]],
     doors: Doors,
+    lots: int,
 ) -> None:
     returned: list[tuple[int, Any]] = []
     streams = _Streams(job, closures, addresses)
     while (order := read_message(stream, RUNNER_ORDER)) is not None:
         if isinstance(order, Run):
             returned.clear()
-            reply = _run(order, closures, returned)
+            reply = _run(order, closures, returned, lots)
             _drain(job)
             channel.sendall(pack_reply(reply))
         elif isinstance(order, Close):
@@ -191,9 +195,16 @@ def _loop(
             channel.sendall(pack_reply(streams.obey(order)))
 
 
-def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int, Any]]) -> Reply:
+def _numbers(order: Run, lots: int) -> Iterable[int]:
+    """Return the calls of a batch; those that are drawn, one by one as they are made."""
+    if order.drawn:
+        return (int.from_bytes(os.read(lots, LOT_BYTES), "little") for _ in range(order.drawn))
+    return order.calls or range(order.first, order.first + order.count)
+
+
+def _run(order: Run, closures: list[Callable[[], Any]], returned: list[tuple[int, Any]], lots: int) -> Reply:
     """Execute a batch; keep what was returned until it is collected."""
-    for index in order.calls or range(order.first, order.first + order.count):
+    for index in _numbers(order, lots):
         try:
             value = closures[index]()
         except Exception as error:  # noqa: BLE001 - the worker's outermost frame

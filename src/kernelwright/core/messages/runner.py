@@ -1,4 +1,5 @@
-"""judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Collect`.
+"""judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Close`,
+`Collect`.
 
 On a GPU also `Audit`, `DeviceJob`, `Time`, `Overlap`, `Capture`, `Replay`. A runner answers only with the 16-byte
 replies of `core/frames`.
@@ -11,6 +12,9 @@ from pydantic import Field, TypeAdapter
 from kernelwright.core.case import Case
 from kernelwright.core.frozen import Frozen
 from kernelwright.core.plan import LaunchPlan
+
+LOT_BYTES = 2
+"""Of the number of a call that is drawn."""
 
 
 class Region(Frozen):
@@ -49,13 +53,15 @@ class Job(Frozen):
 
 
 class Run(Frozen):
-    """Execute calls first .. first + count - 1, in order, or those named."""
+    """Execute calls first .. first + count - 1, in order, or those named, or those drawn."""
 
     type: Literal["run"] = "run"
     first: int = Field(default=0, ge=0)
     count: int = Field(default=0, ge=0)
     calls: tuple[int, ...] = ()
     """In this order, instead."""
+    drawn: int = Field(default=0, ge=0)
+    """So many, instead, whose numbers come by a pipe, each read when its turn comes: none is in memory before."""
     number: int = Field(default=0, ge=0)
     """Echoed in the reply."""
 
