@@ -1,9 +1,9 @@
 """The judge's clock: challengers raced against the incumbent in fresh process pairs until something is proven.
 
 One heat gives one number per challenger, ln(incumbent time / challenger time): fresh processes each time, on a GPU
-other ones by lot, because a process can be lastingly faster by luck. The sign e-process of `core.stats` decides; every case
-has a guard of its own. A confirmation draws its heats from several separately started parents, and each of them must
-show the gain.
+other ones by lot, because a process can be lastingly faster by luck. The sign e-process of `core.stats` decides; every
+case has a guard of its own. A confirmation draws its heats from several separately started parents, and each of them
+must show the gain.
 """
 
 import math
