@@ -33,7 +33,7 @@ class Pass(NamedTuple):
 
 
 def dealt(size: int, spared: int, rng: random.Random) -> Pass:
-    """Draw which calls are made, in which order, and how many are not."""
+    """Draw which calls are made, in which order, and which so many are not."""
     lots = tuple(rng.sample(range(size), size))
     return Pass(lots[spared:], lots[:spared])
 
