@@ -129,8 +129,11 @@ def test_the_first_certified_draft_ends_the_other_programs(make, tmp_path):
 @pytest.fixture(params=[False, True], ids=["", "calls restarted"])
 def restarted(request):
     """Have the system restart what a signal interrupts, as a library may ask for: no wait ends by itself then."""
+    # A shell that starts tests in the background has them ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.siginterrupt(signal.SIGINT, not request.param)
     yield
+    signal.signal(signal.SIGINT, before)
     signal.siginterrupt(signal.SIGINT, True)
 
 
