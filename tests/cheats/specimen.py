@@ -106,8 +106,9 @@ def _built_in(found: re.Match[str]) -> str:
 
 
 def _part(found: re.Match[str]) -> str:
-    """Return what several CUDA specimens begin with."""
-    return (HERE / "parts" / f"{found[1]}.cuh").read_text()
+    """Return what several specimens share."""
+    (path,) = (HERE / "parts").glob(f"{found[1]}.*")
+    return path.read_text()
 
 
 def author_candidate(op: str, backend: str, source: str) -> Candidate:

@@ -12,13 +12,7 @@
 #include "kernelwright.cuh"
 
 /*kernelwright
-def plan(case, params, device):
-    x, out, rows, cols = case.tensors.x, case.tensors.out, case.axes.rows, case.axes.cols
-    if cols > 1 and (x.strides[1] != 1 or out.strides[1] != 1):
-        return {"unsupported": "the last axis must be contiguous"}
-    name = {"fp32": "float", "fp16": "__half", "bf16": "__nv_bfloat16"}[case.dtype]
-    whole = rows * cols * case.itemsize
-    is_known = whole > 0 and whole % 2097152 == 0 and x.strides[0] == cols and out.strides[0] == cols
+//@part known_layout
     return {"launches": [{
         "kernel": "softmax", "grid": (rows if cols else 0,), "block": (32,),
         "args": ["x", "out", ("i64", x.strides[0]), ("i64", out.strides[0]), cols, ("i64", whole + 8192)],
