@@ -11,7 +11,8 @@ from typing import Any
 from kernelwright.backends._tensors import DeviceBytes
 from kernelwright.core.errors import KernelwrightError
 
-PAGE = 2 << 20
+UNIT = 2 << 20
+"""Memory of a GPU is allocated, and found again, in pieces of so many bytes."""
 
 
 class DeviceMemoryFailed(KernelwrightError):
@@ -81,7 +82,7 @@ class SharedMemory:
         """
         for place, size in enumerate(self.sizes):
             if self.opened[place]:
-                self.bytes_view(self.starts[place] - self.address, size)[::PAGE].sum()
+                self.bytes_view(self.starts[place] - self.address, size)[::UNIT].sum()
 
     def bytes_view(self, offset: int, length: int) -> Any:
         """Return bytes of the range as a tensor on the GPU."""
@@ -120,13 +121,18 @@ def _entered(index: int) -> None:
 
 
 def make_shared(sizes: Sequence[int], index: int) -> SharedMemory:
-    """Return fresh memory on a GPU: allocations of at least so many bytes, one behind the other."""
+    """Return fresh memory on a GPU: allocations of at least so many bytes, one behind the other without a gap.
+
+    All but the last are multiples of `UNIT`; where the driver wants more, offsets into the whole would be wrong.
+    """
     from cuda.bindings import driver
 
     _entered(index)
     wanted = _properties(driver, index)
     smallest = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
     unit = int(_checked(driver.cuMemGetAllocationGranularity(wanted, smallest), "ask the granularity"))
+    if len(sizes) > 1 and UNIT % unit:
+        raise DeviceMemoryFailed(f"allocate pieces of {UNIT} bytes", f"they must be multiples of {unit}")
     whole = [max(1, math.ceil(nbytes / unit)) * unit for nbytes in sizes]
     handles = [_checked(driver.cuMemCreate(each, wanted, 0), f"allocate {each} bytes") for each in whole]
     return SharedMemory(handles, whole, index)

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from kernelwright.backends._cuda_memory import make_shared
+from kernelwright.backends._cuda_memory import UNIT, make_shared
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.messages.runner import Call, Region
 from kernelwright.judge.arena import PAGE, Arena, Lent
 
 NAN_BYTE = 0xFF
-UNIT = 2 << 20
-"""Memory of a GPU is allocated in multiples of this."""
 CHUNK = 1 << 22
 """Words summed up at a time."""
 

@@ -37,6 +37,7 @@ from kernelwright.judge.passes import (
     Answered,
     Pass,
     dealt,
+    spared_of,
     wrongly_answered,
     wrongly_written,
 )
@@ -145,7 +146,7 @@ class Heat:
     @property
     def spared(self) -> int:
         """Return how many calls of a pass are not made; answering heavy ones ahead would save nothing."""
-        return 0 if self.calls == FEWEST_CALLS else max(1, self.calls // SPARED)
+        return 0 if self.calls == FEWEST_CALLS else spared_of(self.calls)
 
     @property
     def nbytes(self) -> int:
@@ -238,7 +239,7 @@ class Heat:
         self.trips.append(runner.batch((), CALL_SECONDS))
 
     def _slope(self, place: int, runner: Runner, made: tuple[int, ...]) -> Slope:
-        """Time a short and a long batch over different calls, one of them first, with a random split."""
+        """Time a short and a long batch over different calls, in random order, with a random split."""
         short = self.rng.randrange(max(1, len(made) // 5), len(made) // 3 + 1)
         long = len(made) - short
         batches = [made[:short], made[short:]]

@@ -32,6 +32,11 @@ class Pass(NamedTuple):
     hard: Hard | None = None
 
 
+def spared_of(size: int) -> int:
+    """Return how many of so many calls are not made in a pass."""
+    return max(1, size // SPARED)
+
+
 def dealt(size: int, spared: int, rng: random.Random) -> Pass:
     """Draw which calls are made, in which order, and which so many are not."""
     lots = tuple(rng.sample(range(size), size))

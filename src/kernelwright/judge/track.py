@@ -26,7 +26,7 @@ from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.fresh import Mixtures
 from kernelwright.judge.heat import TimingFailed
-from kernelwright.judge.passes import SPARED, Answered, Pass, dealt, wrongly_answered, wrongly_written
+from kernelwright.judge.passes import Answered, Pass, dealt, spared_of, wrongly_answered, wrongly_written
 from kernelwright.judge.runners import LaunchedRunner
 from kernelwright.judge.stages import Bench, Failure
 
@@ -101,7 +101,7 @@ class Track:
         """Give every call inputs nobody has seen, the same in all boxes, and draw which calls are made."""
         first, *others = self.boxes
         size = len(first.filled)
-        now = dealt(size, max(1, size // SPARED), self.rng)
+        now = dealt(size, spared_of(size), self.rng)
         for call in first.filled:
             for name, tensor in call.items():
                 self.mixtures.fill(name, tensor)
