@@ -2,7 +2,10 @@
 
 import random
 from dataclasses import replace
-from itertools import pairwise
+from importlib import import_module
+from itertools import accumulate, chain, pairwise, repeat
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.stages import run_stage
 from kernelwright.judge.stages.bench import Found
 from kernelwright.judge.stages.big_index import ELEMENTS, block_starts, check_big
-from kernelwright.judge.stages.longevity import GAUGES, Held, grown, more_of
+from kernelwright.judge.stages.longevity import GAUGES, WINDOWS, Held, grown, live, more_of
 from kernelwright.ops import rmsnorm
 from tests.cheats.specimen import author_candidate, honest_source, problem_of
 from tests.cpu.conftest import cpp
@@ -181,3 +184,21 @@ def test_a_few_threads_more_are_no_leak_and_many_are() -> None:
     assert more_of(before, Held((0, 0, 0), 8, 12)) is None
     assert "threads grew from 4 to 12" in (more_of(before, Held((0, 0, 0), 12, 8)) or "")
     assert "descriptors" in (more_of(before, Held((0, 0, 0), 4, 16)) or "")
+
+
+@pytest.mark.parametrize(
+    ("steps", "status"), [((100, 0), None), ((100, 100), Status.LEAK)], ids=["a context", "a leak"]
+)
+def test_what_another_process_takes_of_a_gpu_once_is_no_leak(
+    steps: tuple[int, int], status: Status | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, longevity = WINDOWS + 1, import_module("kernelwright.judge.stages.longevity")
+    taken = accumulate(chain([0], *(repeat(step << 20, looks) for step in steps)))
+    monkeypatch.setattr(longevity, "held", lambda *_: Held((0, 0, next(taken)), 1, 1))
+    monkeypatch.setattr(longevity, "CONTEXT_SECONDS", 0.0)
+    monkeypatch.setattr(longevity, "check_call", lambda *_: None)
+    runner: Any = SimpleNamespace(pid=1, run=lambda *_: 0.0, collect=lambda *_: 0.0)
+    arena: Any = SimpleNamespace(index=0, calls=range(8), cases=(None,), poison_outputs=lambda: None)
+    bench: Any = SimpleNamespace(is_planned=True)
+    _, failure = live(bench, runner, arena)
+    assert (failure.status if failure else None) is status
