@@ -17,7 +17,8 @@ from kernelwright.judge.elf import MAGIC, code_digest
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.stages import Failure, run_stage
 from kernelwright.judge.stages.checks import answers_to
-from kernelwright.judge.stages.layout import laid_out, overlaps
+from kernelwright.judge.stages.layout import overlaps
+from kernelwright.judge.stages.layouts import laid_out
 from kernelwright.judge.stages.numbers import kernels_of, other_paths
 from kernelwright.judge.stages.reordering import declares_reordering
 from kernelwright.ops import attention, layernorm, matmul, rmsnorm, softmax

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
-from kernelwright.core.case import Case, DType
+from kernelwright.core.case import Case, DType, Layout
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.ports import Op
 from kernelwright.core.problem import Problem
@@ -18,6 +18,7 @@ from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
 from kernelwright.judge.execution import is_interpreted, launches_plans, left_out
+from kernelwright.judge.stages.layouts import LaidOut, laid_out
 
 Item = TypeVar("Item")
 CALL_SECONDS = 20.0
@@ -148,6 +149,21 @@ class Bench:
     def pool(self) -> list[Case]:
         """Return hidden cases drawn before anything runs, so that they can be compiled ahead; each is used once."""
         return [] if self.has_fixed_cases else [self.op.sample_case(self.rng) for _ in range(POOL)]
+
+    @cached_property
+    def layouts(self) -> list[LaidOut]:
+        """Return the problem's case and a hidden one in every layout, drawn before anything runs, likewise."""
+        if self.has_fixed_cases:
+            return []
+        cases = (self.probed_case(), self.hidden_case(SMOKE_ELEMENTS))
+        found = [way for case in cases for way in laid_out(case, self.rng)]
+        own = min(self.problem.cases, key=input_elements)
+        if own not in cases and input_elements(own) <= SWEEP_ELEMENTS[self.is_cpu]:
+            # A big one in some of them, the required strides always: a kernel may have a way of its own for that size.
+            ways = list(laid_out(own, self.rng))
+            found += [way for way in ways if way.kind is Layout.ROW_STRIDED]
+            found += self.rng.sample(ways, 2)
+        return found
 
     def hidden_case(self, most: int) -> Case:
         """Return a random legal case of at most so many elements, or the smallest of many drawn."""

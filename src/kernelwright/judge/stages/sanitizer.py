@@ -29,7 +29,7 @@ from kernelwright.judge.stages.bench import (
     input_elements,
 )
 from kernelwright.judge.stages.device_sanitizer import sanitize_plans
-from kernelwright.judge.stages.layout import laid_out
+from kernelwright.judge.stages.layouts import laid_out
 
 ODD_CASES = 8
 SLOWER = 10
