@@ -6,6 +6,8 @@ namespace of its own cannot see it; a descriptor works across every namespace. T
 
 import math
 from collections.abc import Collection, Sequence
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from kernelwright.backends._tensors import DeviceBytes
@@ -69,20 +71,30 @@ class SharedMemory:
         access = driver.CUmemAccessDesc()
         access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         access.location.id = self.index
-        for place, (start, size) in enumerate(zip(self.starts, self.sizes, strict=True)):
-            if (is_open := place in parts) != self.opened[place]:
+        for is_open, run in groupby(range(len(self.sizes)), key=lambda place: place in parts):
+            first, *rest = run
+            if any(self.opened[place] != is_open for place in (first, *rest)):
                 access.flags = usual if is_open else kinds.CU_MEM_ACCESS_FLAGS_PROT_NONE
-                _checked(driver.cuMemSetAccess(start, size, [access], 1), "allow or refuse access")
-                self.opened[place] = is_open
+                size = sum(self.sizes[first : first + 1 + len(rest)])
+                _checked(
+                    driver.cuMemSetAccess(self.starts[first], size, [access], 1), "allow or refuse access"
+                )
+        self.opened = [place in parts for place in range(len(self.sizes))]
 
     def touch(self) -> None:
         """Read a byte of every open page: who changes what may be reached makes the device forget where it lies.
 
         Part by part, in the order of their addresses: a list on the device would tell device code which are open.
         """
-        for place, size in enumerate(self.sizes):
-            if self.opened[place]:
-                self.bytes_view(self.starts[place] - self.address, size)[::UNIT].sum()
+        for pages, is_open in zip(self._pages, self.opened, strict=True):
+            if is_open:
+                pages.sum()
+
+    @cached_property
+    def _pages(self) -> list[Any]:
+        """Return a byte of every page, part by part: making a view takes longer than reading it."""
+        parts = zip(self.starts, self.sizes, strict=True)
+        return [self.bytes_view(start - self.address, size)[::UNIT] for start, size in parts]
 
     def bytes_view(self, offset: int, length: int) -> Any:
         """Return bytes of the range as a tensor on the GPU."""

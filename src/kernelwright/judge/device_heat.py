@@ -1,9 +1,8 @@
 """Heats on a GPU: tier-A arms and trusted baselines in launchers of their own, captured in graphs, there and back.
 
 Tier-A candidates bring no host code into the timed process, so its own events can be trusted. A graph has more buffers
-than the cache holds, as far as 80 of them go, so calls find it cold. For every heat all kernels are loaded anew, in
-random order; the launchers themselves are replaced every few heats. What they write is checked like any other output
-(`judge/track.py`).
+than the cache holds, as far as 80 of them go, so calls find it cold. For every heat all kernels are loaded anew; the
+launchers themselves are replaced every few heats. What they write is checked like any other output (`judge/track.py`).
 """
 
 import math
@@ -125,8 +124,9 @@ class DeviceHeats:
         for number, order in enumerate(passes):
             now = track.refill()
             for turn in track.turns(order):
+                track.capture(turn, now.made)
                 for place in turn:
-                    times[place].append(track.replay(place, now.made) / len(now.made) * 1e6)
+                    times[place].append(track.replay(place) / len(now.made) * 1e6)
                 track.check(benches, turn, now, is_looked_at=number == looked_at)
         return times
 

@@ -137,14 +137,17 @@ class LaunchedRunner(Runner):
             for descriptor in inputs:
                 os.close(descriptor)
 
-    def time(self, order: Time, timeout_s: float) -> list[float]:
-        """Return the seconds of each replay; none if arms are only loaded."""
+    def time(self, order: Time) -> None:
+        """Have an arm loaded, captured, replayed; `timed` waits for it."""
         self._settle()
         self.number += 1
         self.signal(signal.SIGCONT)
         self._send(order.model_copy(update={"number": self.number}))
+
+    def timed(self, order: Time, timeout_s: float) -> list[float]:
+        """Return the seconds of each replay of an order once it is carried out."""
         self._expect_done(self._receive(timeout_s))
-        if not order.calls:
+        if not order.replays:
             return []
         seconds: list[float] = self.times.bytes_view(0, 8 * order.replays).view(torch.float64).tolist()
         return seconds

@@ -7,10 +7,13 @@ Before every pass the inputs become mixtures nobody has seen and the outputs bla
 earlier answer, in its outputs or in memory of its own, finds none. A pass makes most of its calls, each once, in an
 order nobody has seen; the inputs of the others are closed to its device code. Who looks at the inputs of other calls
 falls, who answers them answers some that are never made, and who fetches them fetches the wrong ones.
+
+Arms are loaded and captured all at once, and replayed one by one.
 """
 
 import random
-from collections.abc import Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,8 +97,14 @@ class Track:
         lots = self.rng.sample(range(len(self.arms)), len(self.arms))
         count = len(self.boxes)
         self.places = [(lot % count, lot // count) for lot in lots]
-        for place in self.rng.sample(range(len(self.arms)), len(self.arms)):
-            self.asked(place, Time(load=self.arms[place], arm=self.places[place][1]))
+        for rank in range(-(-len(self.arms) // count)):
+            self._all_asked(
+                {
+                    place: Time(load=arm, arm=rank)
+                    for place, arm in enumerate(self.arms)
+                    if self.places[place][1] == rank
+                }
+            )
 
     def refill(self) -> Pass:
         """Give every call inputs nobody has seen, the same in all boxes, and draw which calls are made."""
@@ -115,20 +124,43 @@ class Track:
         """Return arms whose answers lie side by side, in order: all of them, or, in one box, one by one."""
         return [tuple(order)] if len(self.boxes) == len(self.arms) else [(place,) for place in order]
 
-    def replay(self, place: int, calls: Sequence[int]) -> float:
-        """Return the seconds an arm takes for calls, which it finds blank."""
-        box, rank = self.places[place]
-        self.boxes[box].arena.poison_outputs()
+    def capture(self, turn: Sequence[int], calls: Sequence[int]) -> None:
+        """Have arms, each in a box of its own, capture calls, which they will find blank."""
+        for place in turn:
+            self.arena(place).poison_outputs()
         torch.cuda.synchronize()
-        (seconds,) = self.asked(place, Time(arm=rank, calls=tuple(calls)))
+        self._all_asked({place: Time(arm=self.places[place][1], calls=tuple(calls)) for place in turn})
+
+    def replay(self, place: int) -> float:
+        """Return the seconds an arm takes for the calls it has captured."""
+        (seconds,) = self.asked(place, Time(replays=1))
         return seconds
 
     def asked(self, place: int, order: Time) -> list[float]:
         """Return what an arm's launcher has measured; whatever happens to it meanwhile, the arm did it."""
         try:
-            return self.boxes[self.places[place][0]].runner.time(order, TIME_SECONDS)
+            self._runner(place).time(order)
+            return self._runner(place).timed(order, TIME_SECONDS)
         except Lost as lost:
             raise TimingFailed(place, Failure(lost.status, lost.reason, self.case)) from lost
+
+    def _all_asked(self, orders: Mapping[int, Time]) -> None:
+        """Have the launchers of arms carry out orders at once; all have done so before the first failure is told."""
+        failures: dict[int, Failure] = {}
+        for is_sent in (False, True):
+            for place in orders.keys() - failures:
+                try:
+                    if is_sent:
+                        self._runner(place).timed(orders[place], TIME_SECONDS)
+                    else:
+                        self._runner(place).time(orders[place])
+                except Lost as lost:
+                    failures[place] = Failure(lost.status, lost.reason, self.case)
+        if failures:
+            raise TimingFailed(min(failures), failures[min(failures)])
+
+    def _runner(self, place: int) -> LaunchedRunner:
+        return self.boxes[self.places[place][0]].runner
 
     def check(self, benches: Sequence[Bench], turn: Sequence[int], now: Pass, *, is_looked_at: bool) -> None:
         """Check what arms wrote in a pass."""
@@ -154,6 +186,10 @@ class Track:
 
     def close(self) -> None:
         """Kill all launchers and give the memory back."""
+        for box in self.boxes:
+            # All at once: until a context is gone takes as long as a heat of its arm.
+            if box.runner.exit_code is None:
+                box.runner.signal(signal.SIGKILL)
         with ExitStack() as stack:
             for box in self.boxes:
                 stack.callback(box.close)

@@ -2,8 +2,9 @@
 
 1. Forked without a CUDA context (one does not survive a fork), with control socket and times slab. It makes a context
    at once; its one job follows, with input and output memory as descriptors.
-2. `Run` launches calls and waits for them. `Time` loads an arm anew, or captures calls of one in a graph, in the
-   order the judge chose, replays it, and leaves the seconds of each replay in the times slab.
+2. `Run` launches calls and waits for them. `Time` loads an arm anew, captures calls of one in a graph, in the order
+   the judge chose, replays it, and leaves the seconds of each replay in the times slab: all that is long is done
+   before it is this launcher's turn, while others do the same.
 3. Only plans and trusted baselines run here. Inputs are mapped read-only for plans: the hardware refuses a write.
 """
 
@@ -65,6 +66,9 @@ class Launcher:
         self.times = mmap.mmap(times, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
         self.modules = Modules(Path(job.folder))
         self.captured: Captured | None = None
+        self.graph: CallGraph | None = None
+        self.made: Sequence[int] = ()
+        """The calls of the graph."""
         self.arms: dict[int, list[Callable[[], Any]]] = {}
         self.prepared: dict[int, Callable[[], None]] = {}
         self.baselines: dict[TimedArm, Callable[..., Any]] = {}
@@ -139,23 +143,34 @@ class Launcher:
         return Reply(Word.DONE, 0, order.number)
 
     def time(self, order: Time) -> Reply:
-        """Load an arm, or time one; what its calls wrote is left for the judge to check."""
+        """Load an arm, capture calls, time them; what they wrote is left for the judge to check."""
         if order.load:
+            self.graph = None
             self._open_only(range(len(self.job.calls)))
             self.arms.pop(order.arm, None)
             torch.cuda.empty_cache()
             self.arms[order.arm] = self._loaded(order.load)
         if order.calls:
+            self.graph, self.made = None, order.calls
             self._open_only(order.calls)
             closures = [self.arms[order.arm][number] for number in order.calls]
             with torch.inference_mode():
-                graph = CallGraph(closures * order.repeats)
-                seconds = graph.seconds(order.replays)
-                for number, value in zip(order.calls, graph.kept, strict=False):
-                    self._copy_out(number, value)
-            times = torch.frombuffer(self.times, dtype=torch.float64)
-            times[: order.replays] = torch.tensor(seconds, dtype=torch.float64)
+                self.graph = CallGraph(closures * order.repeats)
+        if order.replays:
+            self._replay(order.replays)
         return Reply(Word.DONE, 0, order.number)
+
+    def _replay(self, replays: int) -> None:
+        """Time what was captured; the next capture lets it go, which takes longer than to replay it."""
+        if self.graph is None:
+            raise LaunchFailed("nothing was captured")
+        self.inputs.touch()
+        seconds = self.graph.seconds(replays)
+        with torch.inference_mode():
+            for number, value in zip(self.made, self.graph.kept, strict=False):
+                self._copy_out(number, value)
+        times = torch.frombuffer(self.times, dtype=torch.float64)
+        times[:replays] = torch.tensor(seconds, dtype=torch.float64)
 
     def _copy_out(self, number: int, value: Any) -> None:
         """Put what a baseline returned where others write: whoever is wrong alone is found by the difference."""
@@ -170,7 +185,6 @@ class Launcher:
         if len(self.inputs.sizes) == len(self.job.calls):
             torch.cuda.synchronize()
             self.inputs.open_only(set(calls))
-            self.inputs.touch()
 
     def _loaded(self, arm: TimedArm) -> list[Callable[[], Any]]:
         """Return what makes each call of the job by one arm, loaded anew and warmed up."""

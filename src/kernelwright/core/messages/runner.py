@@ -123,17 +123,20 @@ class TimedArm(Frozen):
 
 
 class Time(Frozen):
-    """Load an arm anew, or time calls of one that is loaded; seconds go into the times slab."""
+    """Load an arm anew, capture calls of one that is loaded, replay what was captured: what is asked for of these.
+
+    Seconds go into the times slab.
+    """
 
     type: Literal["time"] = "time"
     load: TimedArm | None = None
     arm: int = Field(default=0, ge=0)
     """Its number: what is loaded takes the place of what had it."""
     calls: tuple[int, ...] = ()
-    """The calls one graph makes, in this order; none times nothing."""
+    """The calls one graph makes, in this order; none leaves it as it is."""
     repeats: int = Field(default=1, ge=1)
     """How often the graph goes over its calls."""
-    replays: int = Field(default=1, ge=1)
+    replays: int = Field(default=0, ge=0)
     """How often the graph is replayed."""
     number: int = Field(default=0, ge=0)
 
