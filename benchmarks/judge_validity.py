@@ -49,7 +49,7 @@ REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
 STRESSES = ("quiet", "idle gaps", "background load")
 BASE_SHARE = 0.25
 """Rows the incumbent of an effect does twice; challengers do more or fewer of them twice."""
-EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
+EFFECTS = {"cpu": (-0.10, 0.05, 0.10, 0.20, 0.30), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
 """Work the challengers of one race save (or add), as a share of their own."""
 
 
@@ -82,7 +82,33 @@ KERNELS = {
     ),
 }
 """Kernels of about 5 to 400 microseconds."""
-ENTRY = "const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out"
+CPP_LONG = """
+#include "kernelwright.h"
+#include <cmath>
+#include <cstdint>
+/*kernelwright
+PARAMS = {}
+*/
+extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor* weight, double eps, const kw_tensor* out) {
+    const int64_t rows = x->shape[0], cols = x->shape[1];
+    const float* w = static_cast<const float*>(weight->data);
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+        const float* from = static_cast<const float*>(x->data) + row * cols;
+        float* to = static_cast<float*>(out->data) + row * cols;
+        double sum = 0;
+        float idle = from[0];
+        for (int64_t i = 0; i < cols; ++i) sum += double(from[i]) * from[i];
+        for (int i = 0; i < STEPS; ++i) idle = idle * 0.5f + 1.0f;
+        const float scale = float(1 / std::sqrt(sum / cols + eps)) + 0.0f * idle;
+        for (int64_t i = 0; i < cols; ++i) to[i] = from[i] * scale * w[i];
+    }
+    return KW_OK;
+}
+"""
+"""Takes as long as its steps, each of which waits for the one before it: rows that are done twice are in the cache the
+second time, and 10 % of them were 5 % of the time."""
+STEPS = 4000
 TRITON_TWICE = """
 import triton
 import triton.language as tl
@@ -158,25 +184,13 @@ def written(kernel: Kernel, source: str) -> Candidate:
 
 
 def diluted(device: Device, share: float) -> tuple[Kernel, Candidate]:
-    """Return an rmsnorm that does a share of its rows again: a known amount of work more."""
+    """Return an rmsnorm that does a known amount of work more: on a GPU, a share of its rows again."""
     if device.kind != "cpu":
         kernel = Kernel("rmsnorm", "triton", {"rows": 16384, "cols": 2048}, DType.FP16)
         return kernel, written(kernel, TRITON_TWICE.replace("SHARE", str(round(share * 10000))))
-    # So many rows that the fewest which are done twice are still worth two threads: a saving was 19 % instead of 10 %.
-    kernel = Kernel("rmsnorm", "cpp", {"rows": 1600, "cols": 256}, DType.FP32)
-    base = honest(kernel)
-    entry = f'extern "C" int kernel_fn({ENTRY}) {{'
-    assert entry in base.source
-    renamed = base.source.replace(entry, entry.replace('extern "C" int kernel_fn', "static int once"))
-    again = f"""
-{entry}
-    const int code = once(x, weight, eps, out);
-    kw_tensor part = *x, target = *out;
-    part.shape[0] = target.shape[0] = static_cast<int64_t>(x->shape[0] * {share} + 0.5);
-    return code == KW_OK && part.shape[0] > 0 ? once(&part, weight, eps, &target) : code;
-}}
-"""
-    return kernel, base.model_copy(update={"source": renamed + again})
+    kernel = Kernel("rmsnorm", "cpp", {"rows": 512, "cols": 64}, DType.FP32)
+    steps = round(STEPS * (1 + share) / (1 + BASE_SHARE))
+    return kernel, written(kernel, CPP_LONG.replace("STEPS", str(steps)))
 
 
 class Session:

@@ -12,7 +12,7 @@ from kernelwright.core.candidate import ParamValue
 from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen, Noun
 
-JUDGE_VERSION = "7"
+JUDGE_VERSION = "8"
 """Bumped when tolerances, stages, shapes or statistics change; records of two versions are never ranked together."""
 
 

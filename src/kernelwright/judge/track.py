@@ -79,7 +79,7 @@ def _inputs(call: Call) -> list[Region]:
 
 @dataclass
 class Track:
-    """Boxes for the arms of one case: one for each, or one for all."""
+    """Boxes for the arms of one case: one for each, more, or one for all."""
 
     case: Case
     boxes: tuple[Box, ...]
@@ -94,8 +94,8 @@ class Track:
         """Put the arms into boxes by lot and have them loaded anew."""
         self.mixtures.draw_hard()
         self.refill()
-        lots = self.rng.sample(range(len(self.arms)), len(self.arms))
         count = len(self.boxes)
+        lots = self.rng.sample(range(max(count, len(self.arms))), len(self.arms))
         self.places = [(lot % count, lot // count) for lot in lots]
         for rank in range(-(-len(self.arms) // count)):
             self._all_asked(
@@ -122,7 +122,7 @@ class Track:
 
     def turns(self, order: Sequence[int]) -> list[tuple[int, ...]]:
         """Return arms whose answers lie side by side, in order: all of them, or, in one box, one by one."""
-        return [tuple(order)] if len(self.boxes) == len(self.arms) else [(place,) for place in order]
+        return [tuple(order)] if len(self.boxes) >= len(self.arms) else [(place,) for place in order]
 
     def capture(self, turn: Sequence[int], calls: Sequence[int]) -> None:
         """Have arms, each in a box of its own, capture calls, which they will find blank."""
