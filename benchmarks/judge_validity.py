@@ -49,7 +49,7 @@ REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
 STRESSES = ("quiet", "idle gaps", "background load")
 BASE_SHARE = 0.25
 """Rows the incumbent of an effect does twice; challengers do more or fewer of them twice."""
-EFFECTS = {"cpu": (-0.10, 0.05, 0.10, 0.20, 0.30), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
+EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
 """Work the challengers of one race save (or add), as a share of their own."""
 
 
