@@ -12,7 +12,6 @@ Arms are loaded and captured all at once, and replayed one by one.
 """
 
 import random
-import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -186,10 +185,6 @@ class Track:
 
     def close(self) -> None:
         """Kill all launchers and give the memory back."""
-        for box in self.boxes:
-            # All at once: until a context is gone takes as long as a heat of its arm.
-            if box.runner.exit_code is None:
-                box.runner.signal(signal.SIGKILL)
         with ExitStack() as stack:
             for box in self.boxes:
                 stack.callback(box.close)
