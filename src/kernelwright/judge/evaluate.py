@@ -160,7 +160,8 @@ class Judge:
                 # On other cores, while the device is at work; what is left of it when a stage fails is dropped.
                 # What the early stages ask for comes first.
                 public = [case for case in bench.known_cases() if case in bench.op.public_cases()]
-                laid_out = [way.case for way in bench.layouts]
+                is_laid_out = Stage.LAYOUT in REQUIRED_STAGES[profile]
+                laid_out = [way.case for way in bench.layouts] if is_laid_out else []
                 wanted = (*bench.small_cases(), *bench.pool, *public, *bench.known_cases(), *laid_out)
                 compile_ahead(candidate, wanted, problem.device, self.builds)
             if stage is Stage.TIMING:
