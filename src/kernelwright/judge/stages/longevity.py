@@ -133,20 +133,20 @@ def live(bench: Bench, runner: Runner, arena: Arena) -> Found:
     calls = WINDOWS * per_window * batch
     # A plan brings no host code: what else the launcher holds is its own affair.
     gauges = GAUGES[-1:] if bench.is_planned else GAUGES
-    for is_last in (arena.index is None, True):
+    # The memory of a GPU is everybody's: a context that another process makes meanwhile grows once, a leak again.
+    for pause in (0.0,) if arena.index is None else (0.0, CONTEXT_SECONDS):
+        time.sleep(pause)
         looks = [_look(runner, arena)]
         for _ in range(WINDOWS):
             for _ in range(per_window):
                 done += _batch(runner, batch)
             looks.append(_look(runner, arena))
         counted = None if bench.is_planned else more_of(first, looks[-1])
-        reason = counted or grown(looks, calls, gauges)
-        if reason and is_last:
-            return done, Failure(Status.LEAK, reason, arena.cases[0])
+        reason = counted or grown(looks, calls, gauges) or ""
         if not reason:
             break
-        # The memory of a GPU is everybody's: a context that another process makes meanwhile grows once, a leak again.
-        time.sleep(CONTEXT_SECONDS)
+    else:
+        return done, Failure(Status.LEAK, reason, arena.cases[0])
     arena.poison_outputs()
     done += _batch(runner, batch)
     for number in range(len(arena.cases)):
