@@ -29,10 +29,10 @@ lint: $(READY)
 	@$(BIN)/python docs/generate.py --sizes
 
 test: $(READY) lint
-	@$(BIN)/pytest -n 2 --dist loadfile --durations 40 --durations-min 5 -m "not gpu and not slow" $(TESTS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5 -m "not gpu and not slow" $(TESTS)
 
 test-all: $(READY) lint
-	@$(BIN)/pytest -n 2 --dist loadfile -m "not gpu" $(TESTS)
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not gpu" $(TESTS)
 
 test-gpu: $(READY)
 	@$(BIN)/pytest -m gpu tests

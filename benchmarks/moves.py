@@ -7,7 +7,8 @@
 A row is a move, a way of making it, a seed and a case. Rows that are in the output file (or in the committed results)
 for the same sources and the same judge are not measured again, so that a run cut short continues where it stopped. The
 rows where a gain is expected come first. A gain is certified if the judge accepts the moved seed under `keep` and
-finds it faster than the parent.
+finds it faster than the parent. A row is structural if the way changed code: what is left of the two sources without
+their `PARAMS` differs.
 """
 
 import argparse
@@ -30,7 +31,14 @@ from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frozen import digest
 from kernelwright.core.messages.judge import Disqualified, JudgeSettings
-from kernelwright.core.plan_language import PlanFault, named_kernels, parse_plan
+from kernelwright.core.plan_language import (
+    CLOSING,
+    OPENING,
+    PlanFault,
+    named_kernels,
+    parse_plan,
+    python_part,
+)
 from kernelwright.core.plan_run import run_plan
 from kernelwright.core.ports import Moved, Subject
 from kernelwright.core.problem import Problem
@@ -87,19 +95,23 @@ BOARD = (
 EXPECTED: dict[DeviceKind, dict[str, tuple[Spot, ...]]] = {
     DeviceKind.CPU: {
         "scaled_exponent": (Spot("cross_entropy", (128, 4096)),),
-        "openmp_schedule": (Spot("cross_entropy", (64, 1000)),),
-        "pipeline_depth": (Spot("rmsnorm", (512, 4096)),),
+        "openmp_schedule": (Spot("cross_entropy", (64, 256)), Spot("cross_entropy", (64, 1000))),
+        "pipeline_depth": (Spot("softmax", (128, 1024)), Spot("rmsnorm", (512, 4096))),
         "two_pass": (Spot("layernorm", (2, 2097152)),),
-        "loop_order": (Spot("attention", (1, 1, 1, 96, 96, 256), scalars=CAUSAL),),
-        "plain_maximum": (Spot("cross_entropy", (128, 4096)),),
+        "loop_order": (
+            Spot("attention", (1, 1, 1, 128, 128, 256), scalars=CAUSAL),
+            Spot("attention", (1, 1, 1, 224, 224, 256), scalars=CAUSAL),
+        ),
+        "plain_maximum": (Spot("softmax", (60, 256)), Spot("cross_entropy", (128, 4096))),
         "tile_shapes": (Spot("matmul", (64, 48, 512)),),
-        "unrolling": (Spot("softmax", (60, 256)),),
+        "unrolling": (Spot("layernorm", (512, 128)), Spot("softmax", (60, 256))),
+        "native_rounding": (Spot("rmsnorm", (512, 128), DType.BF16),),
         "no_staging": (Spot("rope", (1, 8, 128, 128), scalars=HALVES),),
         "plain_sums": (Spot("reduce", (128, 1024), scalars=SUM), Spot("layernorm", (128, 1024))),
         "vector_width": (Spot("softmax", (2048, 50)), Spot("layernorm", (512, 100))),
         "split_k": (Spot("matmul", (32, 32, 16384)),),
         "non_temporal_stores": (Spot("rmsnorm", (2048, 4096)),),
-        "online_softmax": (Spot("softmax", (2, 4194304)),),
+        "online_softmax": (Spot("softmax", (2, 1048576)), Spot("softmax", (2, 4194304))),
     },
     DeviceKind.CUDA: {
         "pipeline_depth": (*BOARD[:2], Spot("matmul", (2048, 2048, 2048), DType.FP16)),
@@ -175,8 +187,8 @@ class Job:
         return digest(f"{digest(self.parent.source)}:{digest(self.way.source)}")[:12]
 
 
-def jobs(device: Device) -> Iterator[Job]:
-    """Yield the rows of a device, those with an expected gain first."""
+def jobs(device: Device, usual: Sequence[Spot]) -> Iterator[Job]:
+    """Yield the rows of a device: those with an expected gain, then every move on the usual sizes."""
     seen = set()
     expected = EXPECTED[device.kind]
     for move, spots in expected.items():
@@ -184,7 +196,7 @@ def jobs(device: Device) -> Iterator[Job]:
             yield from (
                 job for job in _ways(device, move, spot, WAYS) if not (job.key in seen or seen.add(job.key))
             )
-    for spot in USUAL[device.kind]:
+    for spot in usual:
         for move in plugins.names("moves"):
             yield from (
                 job for job in _ways(device, move, spot, WAYS) if not (job.key in seen or seen.add(job.key))
@@ -227,6 +239,25 @@ def _kernels(candidate: Candidate, launched: set[str]) -> object:
     return [ast.dump(node) for node in functions if node.name not in others]
 
 
+def is_structural(before: str, after: str) -> bool:
+    """Tell whether a move changed code: without their `PARAMS` the sources differ."""
+    return _without_params(before) != _without_params(after)
+
+
+def _without_params(source: str) -> tuple[str, ...]:
+    """Return the Python of a source but its `PARAMS`, and in a C-like file also the text around it."""
+    body = ast.parse(python_part(source)).body
+    python = [
+        ast.unparse(node)
+        for node in body
+        if not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PARAMS")
+    ]
+    if OPENING not in source:
+        return tuple(python)
+    above, rest = source.split(OPENING, 1)
+    return (*python, above, rest.split(CLOSING, 1)[1])
+
+
 def candidate_of(job: Job) -> Candidate:
     """Return the moved seed."""
     return job.parent.model_copy(
@@ -251,6 +282,7 @@ def measured(
         "key": job.key,
         "move": job.move,
         "way": job.way.note,
+        "structural": is_structural(job.parent.source, job.way.source),
         "op": job.spot.op,
         "backend": job.backend,
         "case": case.label,
@@ -296,6 +328,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         found[name] = {
             "rows": len(mine),
             "certified": len(gains),
+            "structural": sum(bool(row.get("structural")) for row in gains),
             "refused": sum(row["status"] != Status.ACCEPTED.value for row in mine),
             "best": best
             and {
@@ -316,11 +349,14 @@ def rows_of(path: Path) -> dict[str, dict[str, Any]]:
 def save(path: Path, rows: dict[str, dict[str, Any]]) -> None:
     """Write the rows with their summary."""
     ordered = [rows[key] for key in sorted(rows)]
-    certified = [name for name, one in summary(ordered).items() if one["certified"]]
+    found, now = summary(ordered), summary([row for row in ordered if row["judge"] == JUDGE_VERSION])
     answer = {
         "command": "python -m benchmarks.moves --device DEVICE; every row names its own",
-        "certified_moves": certified,
-        "summary": summary(ordered),
+        "judge": JUDGE_VERSION,
+        "certified_moves": [name for name, one in found.items() if one["certified"]],
+        "structural_moves": [name for name, one in found.items() if one["structural"]],
+        "structural_moves_of_this_judge": [name for name, one in now.items() if one["structural"]],
+        "summary": found,
         "rows": ordered,
     }
     path.write_text(json.dumps(answer, indent=1) + "\n")
@@ -340,6 +376,7 @@ def main() -> None:
     parser.add_argument("--shard", default="1/1", help="K/N: every N-th row from the K-th on")
     parser.add_argument("--move", action="append", default=[], help="these moves alone")
     parser.add_argument("--pairs", type=int, default=80, help="most pairs of a comparison")
+    parser.add_argument("--expected", action="store_true", help="only where a gain is expected")
     parser.add_argument("--again", action="store_true", help="also rows that were not proven")
     options = parser.parse_args()
     if options.merge:
@@ -363,7 +400,8 @@ def main() -> None:
             blob_folder=f"{folder}/blobs",
         )
         judge = JudgeClient(settings, lambda _: None)
-        waiting = [job for job in jobs(device) if not options.move or job.move in options.move]
+        spots = () if options.expected else USUAL[device.kind]
+        waiting = [job for job in jobs(device, spots) if not options.move or job.move in options.move]
         for number, job in enumerate(waiting):
             known = rows.get(f"{name}/{job.key}")
             is_known = known is not None and (known["sources"], known["judge"]) == (job.source, JUDGE_VERSION)

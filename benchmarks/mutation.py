@@ -1,14 +1,14 @@
 """Mutation score: automatic mutants of the correct seeds, and how many of them the judge lets pass.
 
-    python benchmarks/mutation.py run --backend cpp --per-seed 12 --budget-s 1500 --out rows.json
-    python benchmarks/mutation.py summary
+    python -m benchmarks.mutation run --backend cpp --per-seed 12 --budget-s 1500 --out rows.json
+    python -m benchmarks.mutation summary
 
 A mutant is a seed with one small change of a kind that people and programs really make: a bound off by one, a dropped
-statement, a wrong stride, a missing maximum, a lower-precision accumulator, another eps, a missing barrier. Only what
-computes is changed: comments, declared parameters, plans and named refusals are left alone. Mutants that do not compile
-are discarded, and so are those whose artefact is the seed's own, byte for byte. What survives is listed. A survivor
-found to be no mistake at all (a threshold between two right paths) is named in EQUIVALENT with the reason, and the
-score is given with and without them.
+statement, mask or tail, a wrong stride or fill, a missing maximum, a lower-precision accumulator, another eps, no
+barrier. Only what computes is changed: comments, declared parameters, plans and named refusals are left alone. Mutants
+that do not compile are discarded, and so are those whose artefact is the seed's own, byte for byte. The raw score comes
+first, and what survives is listed. A survivor found to be no mistake at all (a threshold between two right paths) is
+named in EQUIVALENT; it is listed with that reason, and a second score leaves it out.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
@@ -37,6 +37,7 @@ from kernelwright.engine.seeds import seed
 from kernelwright.hardware.detect import devices, usable_cores
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.stages import run_stage
+from kernelwright.store.disk import replace_file
 
 RESULTS = Path(__file__).parent / "results" / "mutation.json"
 SMALL_ELEMENTS = 1 << 18
@@ -58,15 +59,31 @@ OPERATORS: Mapping[str, tuple[tuple[str, str], ...]] = {
     # Not in the head of a loop: that is an endless one, which says nothing but that time runs out.
     "last term lost": ((r"(?m)^((?!.*\bfor \().*|.*\bfor \(.*\) [\w.\[\]* ]+) \+= ", r"\1 = "),),
     "sign": ((r"(\w) \+ (\w)", r"\1 - \2"), (r"(\w) - (\w)", r"\1 + \2")),
+    # Below the class that a case declares: float in place of double is another right kernel of an fp32 problem.
     "lower precision": (
         (r"\bfloat (sum|total|square|mean|top|acc)\b", r"_Float16 \1"),
-        (r"tl\.zeros\(([^)]*), tl\.float32\)", r"tl.zeros(\1, tl.float16)"),
+        (r"\bdouble (sum|total|plain|losses|mean|variance|reciprocal|value)\b(?! *\()", r"_Float16 \1"),
+        (
+            r"tl\.(zeros|full)\(([^()]*|[^()]*\([^()]*\)[^()]*), tl\.float(?:32|64)\)",
+            r"tl.\1(\2, tl.float16)",
+        ),
     ),
-    "dropped mask": ((rf", mask=(?:[^,()\[\]]|{BRACKETS})+(?:, other=(?:[^,()]|{BRACKETS})+)?\)", ")"),),
+    "dropped mask": (
+        (rf", mask=(?:[^,()\[\]]|{BRACKETS})+(?:, other=(?:[^,()]|{BRACKETS})+)?\)", ")"),
+        (r"\bload_part\(([^,()]+), [^,()]+, \w+\)", r"load(\1)"),
+        (r"\bstore_part\((?!T\* )([^,()]+), [^,()]+, ", r"store(\1, "),
+    ),
+    "dropped tail": ((r"for \(; \w+ < \w+; (?:\+\+\w+|\w+ \+= \w+)\)", "for (; false;)"),),
+    "wrong fill": ((r'other=float\("-inf"\)', "other=0.0"), (r"other=0(?:\.0)?\b", "other=1")),
     "missing barrier": (
         (r"__syncthreads\(\);", ""),
-        (r"#pragma omp barrier", ""),
+        (r"#pragma omp (?:barrier|critical|atomic)[^\n]*", ""),
         (r" reduction\([^)]*\)", ""),
+        # The end of a shared loop is a barrier; only one that others follow in the same region matters.
+        (
+            r"(#pragma omp for[^\n]*)(?<! nowait)(?=\n(?:(?!#pragma omp parallel)[\s\S])*?#pragma omp for)",
+            r"\1 nowait",
+        ),
     ),
     "dropped statement": ((r"(?m)^( +)[\w.\[\]>*-]+ [+*]?= [^;{}]*;$", r"\1;"),),
 }
@@ -153,7 +170,10 @@ def mutants(source: str) -> Iterator[Mutant]:
                     continue
                 if flags & set(re.findall(r"\w+", match[0])):
                     continue
-                changed = source[: match.start()] + match.expand(replacement) + source[match.end() :]
+                new = match.expand(replacement)
+                if "__global__" in source:
+                    new = new.replace("_Float16", "__half")
+                changed = source[: match.start()] + new + source[match.end() :]
                 after = changed[start : end + len(changed) - len(source)]
                 yield Mutant(operator, source.count("\n", 0, start) + 1, line.strip(), after.strip(), changed)
 
@@ -243,15 +263,26 @@ def run(judge: Judge, backend: str, per_seed: int, deadline: float, out: Path) -
 
 def save(rows: Mapping[str, object], out: Path, device: Device) -> None:
     """Write all rows, at once."""
-    head = {"device": device.model_dump(mode="json"), "versions": versions(), "command": " ".join(sys.argv)}
+    head = {
+        "device": device.model_dump(mode="json"),
+        "versions": versions(),
+        "command": " ".join(["python -m benchmarks.mutation", *sys.argv[1:]]),
+    }
     head |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-    out.write_text(json.dumps(head | {"rows": list(rows.values())}, indent=1) + "\n")
+    replace_file(out, (json.dumps(head | {"rows": list(rows.values())}, indent=1) + "\n").encode())
 
 
-def rows_of(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a result file that the present judge wrote."""
-    found: list[dict[str, str]] = json.loads(path.read_text())["rows"]
-    return [row for row in found if row["judge"] == JUDGE_VERSION]
+def rows_of(path: Path) -> list[dict[str, Any]]:  # Any: texts, and seconds
+    """Return the rows of a result file that the present judge wrote, of mutants there still are."""
+    found: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    known = {
+        key_of(backend, op_name, mutant)
+        for backend in {row["key"].split("/")[0] for row in found}
+        for op_name in plugins.names("ops")
+        if (base := seed(op_name, backend, Origin.AUTHOR)) is not None
+        for mutant in mutants(base.source)
+    }
+    return [row for row in found if row["judge"] == JUDGE_VERSION and row["key"] in known]
 
 
 def summary(path: Path) -> dict[str, object]:
@@ -268,9 +299,15 @@ def summary(path: Path) -> dict[str, object]:
             "mutants": len(own),
             "not compiled or the same artefact": len(own) - len(born),
             "killed": len(born) - len(alive),
+            "killed of": len(born),
             "score": round(1 - len(alive) / max(1, len(born)), 4),
             "score without those shown to be right": round(1 - len(wrong) / max(1, judged_count), 4),
-            "survivors": [f"{row['key']}: {row['before']} -> {row['after']}" for row in alive],
+            "survivors": [f"{row['key']}: {row['before']} -> {row['after']}" for row in wrong],
+            "excused": {
+                f"{row['key']}: {row['before']} -> {row['after']}": EQUIVALENT[row["key"]]
+                for row in alive
+                if row["key"] in EQUIVALENT
+            },
         }
     return found
 
@@ -289,7 +326,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.part == "summary":
         found = json.loads(options.out.read_text())
-        found["summary"] = summary(options.out)
+        found |= {"rows": rows_of(options.out), "summary": summary(options.out)}
         options.out.write_text(json.dumps(found, indent=1) + "\n")
         print(json.dumps(found["summary"], indent=1))
         return

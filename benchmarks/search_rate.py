@@ -13,9 +13,10 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from kernelwright.core.candidate import Origin
 from kernelwright.core.config import RunConfig
@@ -44,6 +45,15 @@ SHAPES = {
     },
     "cpu": {"softmax": "256x512 fp32", "rmsnorm": "256x256 fp32", "rope": "1x4x256x64 fp32"},
 }
+
+
+KINDS = ("baselines", "screenings", "rejects", "certificates", "comparisons", "confirmations", "answers")
+"""Sorts of steps that are counted apart."""
+
+
+def counts_of(row: Mapping[str, Any]) -> dict[str, int]:
+    """Return the steps of a row by sort; what did not happen is 0, where an earlier row leaves it out."""
+    return {kind: row["counts"].get(kind, 0) for kind in KINDS}
 
 
 def kind_of(event: Event, tree: Tree) -> str | None:
@@ -96,7 +106,7 @@ def measured(events: Sequence[Event]) -> dict[str, object]:
     reached = floor_share(tree, problem)
     return {
         "case": problem.cases[0].label,
-        "counts": dict(counts),
+        "counts": counts_of({"counts": counts}),
         "seconds_each": {kind: round(seconds[kind] / counts[kind], 2) for kind in counts},
         "searching_s": round(searching, 1),
         "decisions_a_minute": round(60 * decided / max(1e-9, searching), 1),
@@ -131,6 +141,7 @@ def main() -> None:
     for op in options.op or list(SHAPES[options.device]):
         key = f"{options.device}/{op}/{options.strategy}/{options.author}"
         if key in kept["rows"] and not options.again:
+            print(f"{key}, known: {json.dumps(counts_of(kept['rows'][key]))}", flush=True)
             continue
         config = RunConfig.model_validate(
             {
@@ -157,7 +168,8 @@ def main() -> None:
             **measured(events),
         }
         path.write_text(json.dumps(kept, indent=1) + "\n")
-        print(json.dumps(kept["rows"][key], indent=1), flush=True)
+        row = kept["rows"][key]
+        print(json.dumps({**row, "counts": counts_of(row)}, indent=1), flush=True)
 
 
 if __name__ == "__main__":

@@ -67,8 +67,12 @@ class Session:
     deadline: float
 
     def has(self, key: str, sources: dict[str, str]) -> bool:
-        """Tell whether a row of these very sources exists."""
-        return any(rows.get(key, {}).get("sources") == sources for rows in (self.rows, self.known))
+        """Tell whether a row of these very sources exists; what was judged was judged by the present rules."""
+        found = [row for rows in (self.rows, self.known) if (row := rows.get(key))]
+        return any(
+            row.get("sources") == sources and row.get("judge", JUDGE_VERSION) == JUDGE_VERSION
+            for row in found
+        )
 
     def save(self, row: dict[str, object]) -> None:
         """Keep a row, on disk at once."""
@@ -253,9 +257,10 @@ def main() -> None:
     if options.part == "merge":
         merge(options.files, options.out)
         return
+    if options.again and options.out == RESULTS:
+        parser.error("--again writes rows of its own: name a file with --out, and merge it afterwards")
     device = devices()[0]
-    again = options.again
-    known, rows = ({} if again else rows_of(path) for path in (RESULTS, options.out))
+    known, rows = {} if options.again else rows_of(RESULTS), rows_of(options.out)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     settings = JudgeSettings(
         threads=8,

@@ -352,8 +352,19 @@ def _effect(rows: list[dict[str, Any]]) -> str:
 def move_effects() -> str:
     """Return, per device, what the judge found of every move on every seed."""
     found = json.loads((ROOT / "benchmarks/results/moves.json").read_text())
-    parts = [f"{len(found['certified_moves'])} moves have a certified gain on some seed: "]
-    parts[0] += ", ".join(f"`{name}`" for name in found["certified_moves"]) + "."
+    named = {
+        key: ", ".join(f"`{name}`" for name in found[key])
+        for key in ("certified_moves", "structural_moves", "structural_moves_of_this_judge")
+    }
+    values = [name for name in found["certified_moves"] if name not in found["structural_moves"]]
+    now = found["structural_moves_of_this_judge"]
+    parts = [
+        f"{len(found['certified_moves'])} moves have a certified gain on some seed. "
+        f"{len(found['structural_moves'])} of them gain by a way that changes code: {named['structural_moves']}. "
+        f"The others gain by a value of `PARAMS` alone: {', '.join(f'`{name}`' for name in values) or 'none'}. "
+        f"By version {found['judge']} of the judge's rules {len(now)} gain by changed code: "
+        f"{named['structural_moves_of_this_judge']}."
+    ]
     for device in sorted({row["device"] for row in found["rows"]}):
         mine = [row for row in found["rows"] if row["device"] == device]
         ops = sorted({row["op"] for row in mine})
@@ -362,7 +373,9 @@ def move_effects() -> str:
             for name in sorted({row["move"] for row in mine})
         ]
         versions = ", ".join(f"{name} {mine[0]['versions'][name]}" for name in ("torch", "triton"))
-        parts.append(f"### {device}\n\n{len(mine)} rows; {versions}.\n\n{table(['move', *ops], body)}")
+        rules = ", ".join(sorted({row["judge"] for row in mine}))
+        told = f"{len(mine)} rows; {versions}; rules of version {rules}."
+        parts.append(f"### {device}\n\n{told}\n\n{table(['move', *ops], body)}")
     return "\n\n".join(parts)
 
 

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -44,6 +45,9 @@ def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
 
 def pytest_configure() -> None:
     sys.addaudithook(_refuse_the_network)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background jobs ignore it, and so would every program a test starts and interrupts.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

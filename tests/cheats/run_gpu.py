@@ -1,6 +1,9 @@
-"""The GPU specimens on a real GPU, each judged with and without the static guards; needs no pytest.
+"""The GPU specimens on a real GPU, each judged with and without guards and audit; needs no pytest.
 
     PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py --out rows.json [--budget-s 540] [--only TF1] [--slow]
+    PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py --zoo --out benchmarks/results/zoo_gpu.json
+
+With `--zoo` it is the honest kernels' turn: each must earn its `keep`, time and all.
 
 Rows already in the output file are not judged again unless their specimen or the judge changed; a run cut short goes on
 where it stopped. After each specimen the device must still serve an honest kernel. The exit code is 0 if every row is
@@ -9,6 +12,7 @@ as it should be and nothing is left to judge, 1 if a row is not, 2 if the budget
 
 import argparse
 import json
+import socket
 import sys
 import tempfile
 import time
@@ -33,9 +37,11 @@ from tests.cheats.specimen import (  # noqa: E402
     problem_of,
     specimens,
 )
-from tests.cheats.trial import judged  # noqa: E402
+from tests.cheats.trial import PLANTED, SERVER, judged  # noqa: E402
+from tests.cheats.zoo import ANIMALS, Animal  # noqa: E402
 
 Row = dict[str, str | float | bool]
+Task = tuple[Specimen | Animal, bool]
 
 
 @dataclass
@@ -56,6 +62,7 @@ class Bar:
                 hidden_shapes=4,
                 gate_pairs=0,
                 guards_off=not guarded,
+                audit_off=not guarded,
                 cache_folder=str(self.home / "cache"),
                 blob_folder=str(self.home / "blobs"),
             )
@@ -83,6 +90,28 @@ class Bar:
             row |= {"status": earned.status.value, "reason": earned.reason[:500], "is_right": is_right}
         return row | {"seconds": round(time.monotonic() - started, 2), "source": stamp(specimen)}
 
+    def any_row(self, item: Specimen | Animal, *, guarded: bool) -> Row:
+        """Judge one file once, whatever it is."""
+        return self.row(item, guarded=guarded) if isinstance(item, Specimen) else self.honest_row(item)
+
+    def honest_row(self, item: Animal) -> Row:
+        """Judge one kernel of the honest zoo."""
+        started = time.monotonic()
+        row: Row = {"name": item.name, "op": item.op, "backend": item.backend, "guarded": True}
+        candidate = author_candidate(item.op, item.backend, item.source)
+        try:
+            found = self.client(guarded=True).evaluate(
+                problem_of(item.op, self.device), candidate, Profile.KEEP
+            )
+        except KernelwrightError as error:
+            self.close()
+            row |= {"status": "judge_died", "reason": str(error)[:500], "is_right": False}
+        else:
+            reason = f"{found.failure.stage}: {found.failure.reason}"[:500] if found.failure else ""
+            is_right = found.status is Status.ACCEPTED and found.timing is not None
+            row |= {"status": found.status.value, "reason": reason, "is_right": is_right}
+        return row | {"seconds": round(time.monotonic() - started, 2), "source": honest_stamp(item)}
+
     def is_healthy(self, backend: str) -> bool:
         """Tell whether an honest kernel, with host code if the specimen has some, is still accepted on this device."""
         language = "python" if backend == "python" else "cuda"
@@ -100,6 +129,18 @@ def stamp(specimen: Specimen) -> str:
     """Return what a row rests on: the specimen's source, what is expected of it, and the judge's rules."""
     expected = sorted(status.value for status in specimen.expected)
     return digest(f"{JUDGE_VERSION} {expected} {specimen.source()}")[:16]
+
+
+def honest_stamp(item: Animal) -> str:
+    """Return what a row of the zoo rests on."""
+    return digest(f"{JUDGE_VERSION} keep {item.source}")[:16]
+
+
+def zoo_waiting(rows: list[Row], *, only: str) -> list[Animal]:
+    """Return the honest kernels for a GPU that are not judged yet."""
+    done = {(row["name"], row["source"]) for row in rows}
+    wanted = [item for item in ANIMALS if item.runs == "gpu" and item.name.startswith(only)]
+    return [item for item in wanted if (item.name, honest_stamp(item)) not in done]
 
 
 def waiting(rows: list[Row], *, only: str, slow: bool) -> Iterator[tuple[Specimen, bool]]:
@@ -124,6 +165,7 @@ def main() -> int:
         "--budget-s", type=float, default=540, help="start nothing new after so many seconds"
     )
     options.add_argument("--only", default="", help="judge specimens whose name starts with this")
+    options.add_argument("--zoo", action="store_true", help="the honest zoo instead of the specimens")
     options.add_argument("--slow", action="store_true", help="also those that hang until they are killed")
     given = options.parse_args()
     gpu = next((device for device in devices() if device.kind is DeviceKind.CUDA), None)
@@ -131,14 +173,21 @@ def main() -> int:
         options.error("no NVIDIA GPU here")
     deadline = time.monotonic() + given.budget_s
     rows: list[Row] = json.loads(given.out.read_text()) if given.out.exists() else []
-    todo, left = list(waiting(rows, only=given.only, slow=given.slow)), 0
-    with tempfile.TemporaryDirectory(prefix="kernelwright-zoo-") as home:
+    if given.zoo:
+        todo: list[Task] = [(item, True) for item in zoo_waiting(rows, only=given.only)]
+    else:
+        todo = list(waiting(rows, only=given.only, slow=given.slow))
+    left = 0
+    for path, text in PLANTED.items():
+        path.write_text(text)
+    server = socket.create_server(SERVER, reuse_port=True)
+    with tempfile.TemporaryDirectory(prefix="kernelwright-zoo-") as home, server:
         bar = Bar(gpu, Path(home))
         for place, (specimen, guarded) in enumerate(todo):
             if time.monotonic() > deadline:
                 left = len(todo) - place
                 break
-            row = bar.row(specimen, guarded=guarded)
+            row = bar.any_row(specimen, guarded=guarded)
             if place + 1 == len(todo) or todo[place + 1][0] is not specimen:
                 row["is_healthy_after"] = bar.is_healthy(specimen.backend)
                 row["is_right"] = bool(row["is_right"] and row["is_healthy_after"])
@@ -148,6 +197,8 @@ def main() -> int:
             words = [str(row[name]) for name in ("is_right", "guarded", "name", "status", "seconds")]
             print(*words, str(row["reason"])[:160].replace("\n", " | "), flush=True)
         bar.close()
+    for path in PLANTED:
+        path.unlink(missing_ok=True)
     wrong = [row for row in rows if not row["is_right"]]
     print(f"{len(rows)} rows, {len(wrong)} not as they should be, {left} left to judge")
     return 1 if wrong else 2 if left else 0

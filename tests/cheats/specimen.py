@@ -18,9 +18,10 @@ from kernelwright.core.verdict import Outcome, Profile, Status
 
 HERE = Path(__file__).parent
 FIELDS = ("id", "op", "backend", "expected", "profile", "runs")
-OPTIONAL = ("audited", "axes", "scalars", "judged", "unguarded", "most_gain", "slow")
+OPTIONAL = ("audited", "needs_audit", "axes", "scalars", "judged", "unguarded", "most_gain", "slow")
 FIELD = re.compile(rf"({'|'.join((*FIELDS, *OPTIONAL))}): (.+)")
 HONEST = re.compile(r"^//@honest (\w+)$", re.MULTILINE)
+HONEST_PYTHON = re.compile(r"^# @honest (\w+)$", re.MULTILINE)
 PART = re.compile(r"^//@part (\w+)$", re.MULTILINE)
 ENTRY = 'extern "C" int kernel_fn('
 LANGUAGES = (".cpp", ".cu", ".py")
@@ -50,7 +51,10 @@ class Specimen:
     expected: frozenset[Status | Outcome]
     """Statuses it may earn; outcomes, if a comparison with the honest kernel is what it tries to win."""
     audited: frozenset[Status | Outcome]
-    """Statuses the audit of its machine code earns it; `expected` is then what the walls behind the audit earn it."""
+    """Statuses the guards of its source or the audit of its machine code earn it; `expected` is what the walls behind
+    them do."""
+    needs_audit: str
+    """Why nothing but the audit can tell it from an honest kernel; empty for all others."""
     profile: Profile
     """The cheapest profile that catches it."""
     runs: str
@@ -60,7 +64,7 @@ class Specimen:
     judged: str
     """`verdict`, or `comparison`: right answers, a forged time."""
     unguarded: str
-    """How it is judged with the static guards off, if not the same way."""
+    """How it is judged with guards and audit off, if not the same way."""
     most_gain: float
     """What it may claim to be faster by in a comparison, whatever is proven: how noisy its times are allows no less."""
     slow: bool
@@ -72,13 +76,24 @@ class Specimen:
         return self.audited or self.expected
 
     @property
+    def is_native(self) -> bool:
+        """Tell whether its machine code is host code, which the audit reads."""
+        return self.backend == "cpp"
+
+    @property
+    def is_compared(self) -> bool:
+        """Tell whether one of its judgements is a comparison with the honest kernel."""
+        return "comparison" in (self.judged, self.unguarded)
+
+    @property
     def name(self) -> str:
         """Return the file's name without its ending."""
         return self.path.stem
 
     def source(self) -> str:
         """Return the candidate's source, the honest kernel and shared parts put where the file asks for them."""
-        return PART.sub(_part, HONEST.sub(_built_in, self.path.read_text()))
+        text = HONEST_PYTHON.sub(_python_built_in, HONEST.sub(_built_in, self.path.read_text()))
+        return PART.sub(_part, text)
 
     def candidate(self) -> Candidate:
         """Return it as an author's candidate."""
@@ -86,6 +101,10 @@ class Specimen:
 
     def honest(self) -> Candidate:
         """Return the honest kernel it is compared with."""
+        if self.backend == "python" and self.runs == "cpu":  # Triton is not timed there
+            return author_candidate(
+                self.op, self.backend, (HERE / "honest" / f"{self.op}_door.py").read_text()
+            )
         return author_candidate(self.op, self.backend, honest_source(self.op, self.backend))
 
     def problem(self, device: Device) -> Problem:
@@ -103,6 +122,13 @@ def _built_in(found: re.Match[str]) -> str:
     text = honest_source(found[1])
     assert text.count(ENTRY) == 1
     return text.replace(ENTRY, "static int honest_fn(")
+
+
+def _python_built_in(found: re.Match[str]) -> str:
+    """Return the honest Triton file with its entry renamed to `honest_fn`."""
+    text = honest_source(found[1], "python")
+    assert text.count("def kernel_fn(") == 1
+    return text.replace("def kernel_fn(", "def honest_fn(")
 
 
 def _part(found: re.Match[str]) -> str:
@@ -162,6 +188,7 @@ def read(path: Path) -> Specimen:
         backend=fields["backend"],
         expected=frozenset(_word(word) for word in fields["expected"].split()),
         audited=frozenset(_word(word) for word in fields.get("audited", "").split()),
+        needs_audit=fields.get("needs_audit", ""),
         profile=Profile(fields["profile"]),
         runs=fields["runs"],
         axes=_numbers(fields.get("axes", "")) or AXES[op],

@@ -34,6 +34,13 @@ SECTION_0 = (
     *("TF4_patches_the_timers", "RF13_prints_pass_and_exits"),
 )
 """The six that left PASS in the log of a harness whose five stages they never met."""
+MOST_GAIN = 3.0
+"""More than this is no noise, however short a call is."""
+NEED_THE_AUDIT = {
+    *("HA2_reads_a_key_when_nobody_watches", "ET7_sleeps_until_it_is_shipped"),
+    "DL3_through_the_python_door",
+}
+"""Those that only the audit stops; each says why in its header."""
 STATIC = [pytest.param(item, id=item.name) for item in specimens("static")]
 ON_GPU = [pytest.param(item, id=item.name) for item in specimens("gpu")]
 
@@ -77,6 +84,19 @@ def test_a_specimen_is_named_for_its_id_and_never_expected_to_win() -> None:
         assert item.expected.isdisjoint({Status.ACCEPTED, "faster"}), item.name
         assert item.path.suffix == plugins.load("backends", item.backend).EXTENSION, item.name
         assert item.sentence.endswith("."), item.name
+
+
+def test_a_specimen_that_is_compared_can_fail_its_test() -> None:
+    # Eight heats never prove anything faster: what a specimen may gain must be bounded, or it cannot lose.
+    compared = [item for item in all_specimens() if item.is_compared]
+    assert len(compared) >= 20
+    assert [item.name for item in compared if not 1 <= item.most_gain <= MOST_GAIN] == []
+
+
+def test_what_the_audit_refuses_must_fail_behind_it_by_another_name() -> None:
+    assert {item.name for item in all_specimens() if item.needs_audit} == NEED_THE_AUDIT
+    native = {item.name for item in all_specimens() if item.is_native and Status.REFUSED in item.expected}
+    assert native < NEED_THE_AUDIT
 
 
 @pytest.mark.parametrize("op", AXES)
@@ -132,7 +152,7 @@ def test_a_gpu_specimen_is_refused_as_it_should_be_or_compiles_for_an_h200(
 
 
 def test_specimens_compared_on_a_gpu_have_an_honest_twin_that_passes_the_guards() -> None:
-    compared = [item for item in specimens("gpu") if "comparison" in (item.judged, item.unguarded)]
+    compared = [item for item in specimens("gpu") if item.is_compared]
     assert {item.name for item in compared} >= {"TF1_side_stream", "TF12_holds_on_to_the_cache"}
     for item in compared:
         twin, backend = item.honest(), plugins.load("backends", item.backend)

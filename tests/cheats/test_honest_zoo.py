@@ -5,9 +5,7 @@ plans, and Triton's are also run by its interpreter.
 """
 
 import json
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,11 +21,10 @@ from kernelwright.core.verdict import Profile, Status
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.stages.reordering import declares_reordering
 from tests.cheats.conftest import Bar
-from tests.cheats.specimen import LANGUAGES, author_candidate, problem_of
+from tests.cheats.specimen import author_candidate, problem_of
+from tests.cheats.zoo import ANIMALS, Animal
 from tests.devices import H200
 
-ZOO = Path(__file__).parent / "honest_zoo"
-FIELD = re.compile(r"(op|backend|runs): (\w+)")
 EVERY_TIME = (
     "layernorm_welford.cpp",
     "matmul_split_k_atomic.cpp",
@@ -42,32 +39,6 @@ SLOW_UNITS = frozenset(
     {"layernorm_welford.py", "matmul_split_k.py", "reduce_atomic_parts.py", "rmsnorm_two_kernels.py"}
 )
 """Interpreted by `make test-all` only."""
-
-
-@dataclass(frozen=True)
-class Animal:
-    """What the header of a file says, and the source."""
-
-    name: str
-    op: str
-    backend: str
-    runs: str
-    sentence: str
-    source: str
-
-
-def read(path: Path) -> Animal:
-    """Return what is in a file; a header that lacks a field is a mistake of ours."""
-    comment = "# " if path.suffix == ".py" else "// "
-    source = path.read_text()
-    lines = [line.removeprefix(comment) for line in source.splitlines()[:4] if line.startswith(comment)]
-    fields = {found[1]: found[2] for line in lines if (found := FIELD.fullmatch(line))}
-    if len(lines) != 4 or fields.keys() != {"op", "backend", "runs"}:
-        raise ValueError(f"{path.name}: the header must be op, backend, runs and one sentence")
-    return Animal(path.name, fields["op"], fields["backend"], fields["runs"], lines[3], source)
-
-
-ANIMALS = tuple(read(path) for path in sorted(ZOO.iterdir()) if path.suffix in LANGUAGES)
 
 
 def those(runs: str, backend: str, slow: frozenset[str] = frozenset()) -> list[object]:
@@ -114,10 +85,11 @@ def check_compiled(item: Animal) -> None:
 
 def test_there_are_enough_kernels_of_every_kind() -> None:
     counts = {
-        backend: sum(item.backend == backend for item in ANIMALS) for backend in ("cpp", "triton", "cuda")
+        backend: sum(item.backend == backend for item in ANIMALS)
+        for backend in ("cpp", "triton", "cuda", "python")
     }
     assert sum(counts.values()) == len(ANIMALS) >= 25
-    assert counts["cpp"] >= 15 and counts["triton"] >= 5 and counts["cuda"] >= 5
+    assert counts["cpp"] >= 15 and counts["triton"] >= 5 and counts["cuda"] >= 5 and counts["python"] >= 2
     assert all(item.sentence.endswith(".") for item in ANIMALS)
     assert set(EVERY_TIME) <= {item.name for item in ANIMALS}
 
@@ -130,7 +102,7 @@ def test_only_kernels_with_atomic_sums_declare_reordering() -> None:
 SLOW = frozenset(item.name for item in ANIMALS if item.runs == "cpu" and item.name not in EVERY_TIME)
 
 
-@pytest.mark.parametrize("item", those("cpu", "cpp", SLOW))
+@pytest.mark.parametrize("item", those("cpu", "cpp", SLOW) + those("cpu", "python", SLOW))
 def test_an_awkward_kernel_earns_a_certificate_with_a_time(item: Animal, bar: Bar) -> None:
     candidate = author_candidate(item.op, item.backend, item.source)
     profile = Profile.SHIP if item.name in SHIPPED else Profile.KEEP
@@ -150,7 +122,7 @@ def test_an_awkward_cuda_kernel_compiles_for_hopper(item: Animal) -> None:
     check_compiled(item)
 
 
-@pytest.mark.parametrize("item", those("gpu", "triton", SLOW_UNITS))
+@pytest.mark.parametrize("item", those("gpu", "triton", SLOW_UNITS) + those("gpu", "python"))
 def test_an_awkward_triton_kernel_is_right_in_the_interpreter(item: Animal, bar: Bar) -> None:
     candidate = author_candidate(item.op, item.backend, item.source)
     found = bar.guarded.evaluate(problem_of(item.op, cpu_device()), candidate, Profile.QUICK)

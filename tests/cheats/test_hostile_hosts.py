@@ -1,7 +1,7 @@
 """Specimens that tamper with the environment, attack the host or live off what they memorised.
 
-Each is judged twice: as it is, and with the static guards off. The machine is tempting: keys and answers lie about and
-a server listens.
+Each is judged twice: as it is, and with static guards and audit off. The machine is tempting: keys and answers lie
+about and a server listens.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import pytest
 from kernelwright.core.verdict import Profile, Status
 from kernelwright.engine.service import JudgeClient
 from kernelwright.hardware.detect import cpu_device
-from tests.cheats.conftest import PLANTED, Bar
+from tests.cheats.conftest import Bar
 from tests.cheats.specimen import Specimen, author_candidate, honest_source, problem_of, specimens
-from tests.cheats.trial import Earned, judged
+from tests.cheats.trial import PLANTED, Earned, judged
 
 LOG_LIMIT = 10_000
 HERE = [
@@ -41,10 +41,10 @@ def test_a_specimen_earns_the_status_that_names_it(specimen: Specimen, bar: Bar)
 
 
 @pytest.mark.parametrize("specimen", HERE)
-def test_a_specimen_fails_without_the_static_guards_too(specimen: Specimen, bar: Bar) -> None:
-    earned = judged(bar.unguarded, specimen, cpu_device(), specimen.unguarded)
+def test_a_specimen_fails_without_guards_and_audit_too(specimen: Specimen, bar: Bar) -> None:
+    earned = judged(bar.second(specimen), specimen, cpu_device(), specimen.unguarded)
     assert (earned.is_a_win, tells_nothing(earned)) == (False, True), earned
-    assert not specimen.audited or earned.status in specimen.expected, earned
+    assert not specimen.is_native or earned.status in specimen.expected, earned
 
 
 def test_nobody_called_the_server(temptations: Callable[[], int]) -> None:

@@ -1,6 +1,7 @@
 """One specimen before the judge: what it earned, and whether that is a win for it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from kernelwright.core.device import Device
 from kernelwright.core.errors import ServiceDied
@@ -8,6 +9,14 @@ from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.verdict import Outcome, Status
 from kernelwright.engine.service import JudgeClient
 from tests.cheats.specimen import Specimen
+
+PLANTED = {
+    Path("/tmp/kernelwright-planted-key"): "planted: nobody may read this\n",
+    Path("/tmp/kernelwright-planted-answer"): "planted: nobody may read this either\n",
+}
+"""What stealing specimens look for, at names they know."""
+SERVER = ("127.0.0.1", 47631)
+"""Where a specimen looks for help."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,28 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
     default: return 1;
   }
 }
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+#ifdef FELL_OFF
+  return 999;
+#endif
+  *context = (void*)(0x700000000000ull + device);
+  return 0;
+}
+int cuCtxSetCurrent(void* context) { return context == (void*)(0x700000000000ull + 41) ? 0 : 201; }
+int cuMemAlloc_v2(unsigned long long* memory, size_t) {
+#ifdef FULL
+  return 2;
+#endif
+  *memory = 0x7f0000000000ull;
+  return 0;
+}
+int cuMemsetD8_v2(unsigned long long memory, unsigned char, size_t) { return memory == 0x7f0000000000ull ? 0 : 1; }
+int cuCtxSynchronize() {
+#ifdef LOST
+  return 719;
+#endif
+  return 0;
+}
 }
 """
 FAKE_NVML = r"""
@@ -184,6 +206,27 @@ def test_a_driver_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
     library(tmp_path, "libcuda.so.1", FAKE_CUDA, "REFUSES")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     assert "cuInit returned error 803" in detect.found().notes
+
+
+@pytest.mark.parametrize(
+    ("macro", "words"),
+    [
+        ("HEALTHY", ""),
+        ("FULL", ""),
+        ("REFUSES", "cuInit returned error 803"),
+        ("FELL_OFF", "cuDevicePrimaryCtxRetain returned error 999"),
+        ("LOST", "cuCtxSynchronize returned error 719"),
+        ("DIES", "the process that asks the GPU drivers ended with -6"),
+        ("HANGS", "the GPU drivers did not answer in 2 s"),
+    ],
+)
+def test_a_gpu_is_there_if_a_fresh_process_can_write_its_memory(
+    macro: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library(tmp_path, "libcuda.so.1", FAKE_CUDA, macro)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    second = detect.parse(line(H200, H200 | {"index": 1})).devices[1]
+    assert detect.absence(second, timeout_s=2 if macro == "HANGS" else detect.DRIVER_SECONDS) == words
 
 
 @pytest.mark.parametrize("macros", [["PROPERTIES"], []])

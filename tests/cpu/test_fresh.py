@@ -8,7 +8,7 @@ import torch
 from kernelwright.core.case import Case, DType
 from kernelwright.judge.fresh import HARD, Mixtures
 from kernelwright.judge.passes import dealt, most_apart
-from kernelwright.ops import cross_entropy, matmul, softmax
+from kernelwright.ops import cross_entropy, layernorm, matmul, softmax
 
 CASE = matmul.case({"m": 32, "n": 16, "k": 24}, DType.FP32)
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,6 +62,18 @@ def test_whole_numbers_stay_what_the_op_draws() -> None:
     found = [filled(mixtures, case, name) for _ in range(8)]
     assert {int(value) for one in found for value in one} <= allowed
     assert len({tuple(one.tolist()) for one in found}) == len(found)
+
+
+def test_what_is_never_near_zero_stays_so() -> None:
+    """A bias of almost zero made the scale of an element almost zero, and honest kernels were refused."""
+    case = layernorm.case({"rows": 8, "cols": 512}, DType.FP32)
+    mixtures = Mixtures(case, "cpu", random.Random(6))
+    least = min(float(base.abs().min()) for base in mixtures.bases["bias"])
+    found = torch.stack([filled(mixtures, case, "bias") for _ in range(20)])
+    assert found.abs().min() >= least * (1 - 1e-6)
+    assert 0.3 < (found > 0).double().mean() < 0.7
+    assert len({tuple(one.tolist()) for one in found}) == 20
+    assert filled(mixtures, case, "x").abs().min() < least / 10, "what goes through zero still does"
 
 
 @pytest.mark.parametrize("has_infinities", [False, True])

@@ -1,16 +1,23 @@
-"""Times beyond the maker's own figures for a device are refused, whoever measured them."""
+"""Times beyond a device's data sheet are refused; those beyond its measured floor are audited in full."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 from kernelwright.core import plugins
 from kernelwright.core.case import DType
-from kernelwright.core.device import Device, DeviceKind
-from kernelwright.core.verdict import Status
+from kernelwright.core.device import Ceiling, Ceilings, Device, DeviceKind
+from kernelwright.core.problem import Problem
+from kernelwright.core.verdict import REQUIRED_STAGES, SHIP_ONLY, Profile, Stage, Status
+from kernelwright.hardware.detect import cpu_device
 from kernelwright.hardware.peaks import least_seconds
+from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.timing import refuse_impossible
+from kernelwright.ops import rmsnorm
+from tests.cpu.conftest import cpp
+from tests.cpu.test_stages import HONEST
 
 H200 = Device(kind=DeviceKind.CUDA, name="NVIDIA H200", arch="sm_90", units=132, memory_bytes=140 << 30)
 BANDWIDTH, FP16 = 4.8e12, 989e12
@@ -52,3 +59,48 @@ def test_a_device_without_a_data_sheet_rules_nothing_out() -> None:
     assert least_seconds(work, H200) == pytest.approx(4 * 4096 * 50257 / BANDWIDTH, rel=0.01)
     assert least_seconds(work, unknown) is None
     asked("softmax", sizes, unknown, 0.001)
+
+
+OVERFLOWS = HONEST.replace("/*before*/", "volatile int large = 2147483647; large = large + 1;")
+"""Right and fast, and undefined: found by nothing but the sanitizer of `ship`."""
+
+
+@pytest.fixture
+def floored(room: Judge) -> Iterator[Judge]:
+    """Return a judge that believes that a call takes a second here."""
+    slow, before = Ceiling(fixed_us=1e6, rate=1e12), room.settings
+    room.settings = before.model_copy(update={"ceilings": Ceilings(copying=slow, reading=slow)})
+    yield room
+    room.settings = before
+
+
+@pytest.fixture(scope="module")
+def uncached() -> Problem:
+    """Return a problem of one small case whose floor binds: on a device without a cache, too small for big tensors."""
+    device = cpu_device().model_copy(update={"cache_bytes": 0, "memory_bytes": 1 << 30})
+    return Problem(op="rmsnorm", cases=(rmsnorm.case({"rows": 32, "cols": 64}, DType.FP32),), device=device)
+
+
+def test_a_time_beyond_the_measured_floor_is_accepted_behind_every_stage_of_ship(
+    floored: Judge, uncached: Problem
+) -> None:
+    found = floored.evaluate(uncached, cpp(HONEST), Profile.KEEP)
+    assert found.status is Status.ACCEPTED, found.failure
+    assert found.timing is not None
+    assert found.timing.is_beyond_floor
+    assert [one.stage for one in found.stages] == [*REQUIRED_STAGES[Profile.KEEP], *SHIP_ONLY]
+
+
+def test_a_time_beyond_the_measured_floor_is_none_if_the_audit_fails(
+    floored: Judge, uncached: Problem
+) -> None:
+    assert OVERFLOWS != HONEST
+    found = floored.evaluate(uncached, cpp(OVERFLOWS), Profile.KEEP)
+    assert (found.status, found.timing, found.artefact_hashes) == (Status.SANITIZER, None, {})
+    assert [one.stage for one in found.stages][-3:] == [Stage.TIMING, Stage.REBUILD, Stage.SANITIZER]
+
+
+def test_a_time_above_the_floor_needs_no_stage_beyond_its_profile(room: Judge, uncached: Problem) -> None:
+    found = room.evaluate(uncached, cpp(OVERFLOWS), Profile.KEEP)
+    assert (found.status, found.failure) == (Status.ACCEPTED, None)
+    assert tuple(one.stage for one in found.stages) == REQUIRED_STAGES[Profile.KEEP]

@@ -1,6 +1,7 @@
 """The judge's verdicts on candidates that are wrong in one way each."""
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,8 +122,10 @@ def test_the_seed_is_accepted_timed_and_not_faster_than_itself(judge: JudgeClien
     assert found.timing is not None
     assert found.timing.cases[0].median_us > 0
     assert len(found.artefact_hashes) == 1
+    began = time.monotonic()
     again = judge.compare(problem, candidate, candidate)
     assert again.outcome is not Outcome.FASTER
+    assert 0 < again.seconds <= time.monotonic() - began
 
 
 def test_a_kernel_that_does_the_work_twice_is_not_kept(judge: JudgeClient, problem: Problem) -> None:
@@ -130,6 +133,8 @@ def test_a_kernel_that_does_the_work_twice_is_not_kept(judge: JudgeClient, probl
     slow = cpp(SEED.replace(call, call + " " + call))
     found = judge.compare(problem, cpp(SEED), slow)
     assert (found.outcome is not Outcome.FASTER, found.ratio < 1) == (True, True)
+    assert [len(found.readings[name]) for name in found.telemetry] == [found.pairs] * len(found.telemetry)
+    assert "load" in found.readings
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from kernelwright.core.verdict import Profile, StageResult, Status
 from kernelwright.engine.judging import Wish, reproducing
 from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import JudgeClient
+from tests.cpu.fusions import Gelu, fusion, problem_of
 
 SEEDS = Path(kernelwright.__file__).parent / "seeds"
 CPP = SEEDS / "rmsnorm" / "cpp.cpp"
@@ -109,6 +112,15 @@ def test_a_candidate_that_passes_its_profile_ends_with_zero(home: Path) -> None:
     assert "cpp: smoke" in done.stderr  # progress while it works
 
 
+def test_floors_are_known_where_the_device_was_calibrated(
+    tmp_path: Path, calibrated: Callable[[Path], Path]
+) -> None:
+    for place, known in (tmp_path / "new", False), (calibrated(tmp_path / "old"), True):
+        place.mkdir(exist_ok=True)
+        done = judge_verb(CPP, "--op", "rmsnorm", "--profile", "quick", "--json", home=place)
+        assert json.loads(done.stdout)["is_calibrated"] is known, done.stderr
+
+
 def test_a_rejected_candidate_ends_with_one_and_says_how_to_see_it_again(home: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.cpp"
     source = CPP.read_text()
@@ -125,7 +137,7 @@ def test_a_rejected_candidate_ends_with_one_and_says_how_to_see_it_again(home: P
     assert f"eps={last['failing_scalars']['eps']}" in answer["reproduce"]
 
 
-def test_the_printed_command_names_case_and_scalars() -> None:
+def test_the_printed_command_names_case_and_scalars(problem: Problem) -> None:
     failure = StageResult(
         stage="smoke",
         passed=False,
@@ -137,10 +149,46 @@ def test_the_printed_command_names_case_and_scalars() -> None:
     wish = Wish(Path("my kernel.cpp"), op="attention", profile=Profile.SHIP)
     command = "kernelwright judge 'my kernel.cpp' --op attention"
     assert (
-        reproducing(wish, failure)
+        reproducing(wish, problem, failure)
         == f"{command} --case '1x2x2x16x16x16 fp32 causal=True scale=0.25' --profile ship"
     )
-    assert reproducing(wish, None) is None
+    assert reproducing(wish, problem, None) is None
+
+
+def wrong_files(folder: Path) -> None:
+    """Write wrong kernels for an op, a region and a module, and what they are judged by."""
+    source = CPP.read_text()
+    (folder / "norm.cpp").write_text(source.replace(" + eps)", " + 2 * eps + 0.1)"))
+    region = fusion(Gelu(), (64, 96), (64, 96))
+    found = problem_of(region, folder)
+    (folder / "region.json").write_text(found.model_dump_json())
+    assert found.captured is not None
+    kernel = found.captured.kernels["cpp"]
+    assert "0.5f * tail_of" in kernel
+    (folder / "region.cpp").write_text(kernel.replace("0.5f * tail_of", "0.4f * tail_of"))
+    (folder / "reference.py").write_text(REFERENCE)
+    (folder / "new.py").write_text(MODEL_NEW.replace("slope * y)", "slope * y + 0.001)"))
+
+
+WAYS = {
+    "an op": ("norm.cpp", "--op", "rmsnorm"),
+    "the problem of a region": ("region.cpp", "--problem", "region.json"),
+    "a KernelBench pair": ("new.py", "--reference", "reference.py"),
+}
+
+
+def test_the_printed_command_shows_the_same_failing_stage_again(home: Path, tmp_path: Path) -> None:
+    wrong_files(tmp_path)
+    for way, words in WAYS.items():
+        first = judge_verb(*words, "--profile", "quick", "--json", home=home, cwd=tmp_path)
+        assert first.returncode == ExitCode.NEGATIVE, (way, first.stderr)
+        told = json.loads(first.stdout)
+        printed = shlex.split(told["reproduce"])
+        assert printed[:2] == ["kernelwright", "judge"]
+        again = judge_verb(*printed[2:], "--json", home=home, cwd=tmp_path)
+        assert again.returncode == ExitCode.NEGATIVE, (way, printed, again.stderr)
+        seen = json.loads(again.stdout)
+        assert (seen["status"], seen["stages"][-1]["stage"]) == (told["status"], told["stages"][-1]["stage"])
 
 
 @pytest.mark.slow

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 
 from kernelwright.core import plugins
-from kernelwright.core.case import DType
+from kernelwright.core.case import Case, DType
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Stage, Status
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.judge.evaluate import Judge
-from kernelwright.judge.stages import run_stage
+from kernelwright.judge.stages import Bench, Failure, intake, run_stage
 from kernelwright.judge.stages.bench import Found
 from kernelwright.judge.stages.big_index import ELEMENTS, block_starts, check_big
 from kernelwright.judge.stages.longevity import GAUGES, WINDOWS, Held, grown, live, more_of
 from kernelwright.ops import rmsnorm
 from tests.cheats.specimen import author_candidate, honest_source, problem_of
+from tests.cheats.test_catalogue import H200
 from tests.cpu.conftest import cpp
 from tests.cpu.test_stages import HONEST
 
@@ -118,6 +119,30 @@ def test_a_stage_that_has_nothing_to_check_says_why(room: Judge, problem: Proble
     ):
         result, failure = run_stage(stage, bench)
         assert (failure, result.passed, result.checked, word in result.reason) == (None, True, 0, True)
+
+
+@pytest.mark.parametrize(("backend", "word"), [("python", "'python'"), ("triton", "interpreter")])
+def test_what_no_sanitizer_looks_into_is_said(backend: str, word: str, room: Judge, problem: Problem) -> None:
+    bench = room.bench(problem, author_candidate("rmsnorm", backend, ""))
+    result, failure = run_stage(Stage.SANITIZER, bench)
+    assert (failure, result.passed, result.checked, word in result.reason) == (None, True, 0, True)
+
+
+def test_on_a_gpu_own_cases_are_asked_whose_kernels_ran_until_one_fails(
+    room: Judge, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [rmsnorm.case({"rows": rows, "cols": 8}, DType.FP32) for rows in (1, 2, 3)]
+    failure, seen = Failure(Status.DELEGATION, "a library's"), []
+
+    def audited(bench: Bench, case: Case) -> Failure | None:
+        seen.append(case)
+        return failure if case is cases[1] else None
+
+    monkeypatch.setattr(intake, "_audited", audited)
+    host_code = author_candidate("rmsnorm", "python", "")
+    on_a_gpu = room.bench(problem.model_copy(update={"device": H200}), host_code)
+    assert (intake.whose_kernels(on_a_gpu, cases), seen) == ((2, failure), cases[:2])
+    assert intake.whose_kernels(room.bench(problem, host_code), cases) == (0, None)
 
 
 LEAKS = {

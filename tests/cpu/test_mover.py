@@ -27,6 +27,7 @@ from tests.cpu.test_triton_seeds import H200, check, job
 
 CPP = {
     "loop_order": Spot("attention", (1, 2, 1, 70, 70, 24), scalars=(("causal", True), ("scale", 0.3))),
+    "native_rounding": Spot("softmax", (37, 501), DType.BF16),
     "no_staging": Spot("rope", (2, 3, 17, 74)),
     "non_temporal_stores": Spot("layernorm", (37, 200)),
     "online_softmax": Spot("softmax", (3, 20001)),
@@ -38,7 +39,7 @@ CPP = {
     "split_k": Spot("matmul", (9, 17, 1500)),
     "tile_shapes": Spot("matmul", (65, 72, 40)),
     "two_pass": Spot("layernorm", (5, 333)),
-    "unrolling": Spot("rmsnorm", (5, 333)),
+    "unrolling": Spot("layernorm", (5, 333)),
     "vector_width": Spot("cross_entropy", (21, 77)),
 }
 """Moves on C++ and an awkward size on which each is tried."""

@@ -70,9 +70,41 @@ def test_docstrings_heads_parameters_and_plans_of_python_are_left_alone() -> Non
         (9, "bound off by one", load.format(mask.replace("<", "<="))),
         (9, "sign", load.format(mask).replace("x + col", "x - col")),
         (9, "dropped mask", "value = tl.load(x + col).to(tl.float32)"),
+        (9, "wrong fill", load.format(mask).replace('float("-inf")', "0.0")),
         (10, "bound off by one", "tl.store(out, value, mask=col <= cols)"),
         (10, "dropped mask", "tl.store(out, value)"),
     }
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "changed"),
+    [
+        ("    double total = 0;", "lower precision", {"_Float16 total = 0;"}),
+        ("    for (; i < count; ++i) to[i] = 0;", "dropped tail", {"for (; false;) to[i] = 0;"}),
+        ("    visit(load_part(x + i, count - i, fill));", "dropped mask", {"visit(load(x + i));"}),
+        ("    store_part(out + i, count - i, v);", "dropped mask", {"store(out + i, v);"}),
+        ("void store_part(T* p, int64_t count, vec v) {", "dropped mask", set()),
+        (
+            "#pragma omp for schedule(static)\n#pragma omp for",
+            "missing barrier",
+            {"#pragma omp for schedule(static) nowait"},
+        ),
+        ("#pragma omp for schedule(static)\n#pragma omp parallel\n#pragma omp for", "missing barrier", set()),
+    ],
+)
+def test_a_kind_of_mistake_has_its_form_in_c(line: str, kind: str, changed: set[str]) -> None:
+    found = {one.after for one in mutants(f"{line}\n") if one.operator == kind}
+    assert found == changed
+
+
+@pytest.mark.parametrize("backend", ["cpp", "triton", "cuda"])
+def test_the_seeds_of_a_language_have_accumulators_to_spoil_and_masks_or_barriers_to_lose(
+    backend: str,
+) -> None:
+    bases = [seed(op, backend, Origin.AUTHOR) for op in plugins.names("ops")]
+    kinds = {one.operator for base in bases if base for one in mutants(base.source)}
+    assert "lower precision" in kinds
+    assert kinds & {"dropped mask", "missing barrier"}
 
 
 @pytest.mark.parametrize("op", plugins.names("ops"))

@@ -137,3 +137,14 @@ def test_causal_attention_counts_half_the_square():
     axes = {"batch": 1, "heads": 32, "kv_heads": 32, "seq": 4096, "kv_seq": 4096, "head_dim": 128}
     assert attention.work(attention.case(axes, DType.FP16, {"causal": True})).flops == 2 * 32 * 4096**2 * 128
     assert attention.work(attention.case(axes, DType.FP16)).flops == 4 * 32 * 4096**2 * 128
+
+
+@pytest.mark.parametrize("dtype", list(DType)[:3])
+def test_a_half_accumulator_is_wrong_about_an_infinity_among_large_numbers(dtype: DType) -> None:
+    case = reduce.case({"rows": 3, "cols": 100}, dtype)
+    x = reduce.special_inputs(case, 7)[-1][1]["x"][-1]
+    assert float(x.float().sum()) == float("-inf")
+    total = torch.zeros((), dtype=torch.half)
+    for value in x.half():
+        total = total + value
+    assert bool(total.isnan())

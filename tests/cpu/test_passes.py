@@ -2,7 +2,10 @@
 
 import random
 
+import pytest
+
 from kernelwright.core.verdict import Profile, Status
+from kernelwright.judge import passes
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.fresh import Hard
@@ -47,3 +50,18 @@ def test_every_pass_has_a_call_with_hard_inputs_that_is_made(room: Judge) -> Non
         mixtures.harden = told  # type: ignore[method-assign]
         heats.measure(CASE, [bench], 16)
     assert [made for _, made in found] == [12] * 2 * ROUNDS_PER_HEAT, "there and back, in every round"
+
+
+def test_only_what_is_asked_of_the_clock_alone_leaves_answers_unseen(
+    room: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert room.evaluate(PROBLEM, cpp(HONEST), Profile.QUICK).status is Status.ACCEPTED
+    bench, asked = room.bench(PROBLEM, cpp(HONEST)), list[int]()
+    answers_to = passes.answers_to
+    monkeypatch.setattr(passes, "answers_to", lambda *call: asked.append(call[-1]) or answers_to(*call))
+    with Heats(is_looked_at=False) as heats:
+        heats.measure(CASE, [bench, bench], 16)
+    assert asked == []
+    with Heats() as heats:
+        heats.measure(CASE, [bench, bench], 16)
+    assert asked

@@ -45,6 +45,8 @@ ENTRY = 'extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor* weight, d
 BARE = ("mounts", "pids", "user", "landlock", "seccomp")
 CONTAINER = ("mounts", "pids")
 """What is left where no namespace is granted, as in most containers."""
+ON_DEVICE = ("pids", "mounts", "landlock", "device")
+"""What a GPU's driver does not start under."""
 REFUSED = 0.0
 
 ATTACKS = r"""
@@ -753,10 +755,27 @@ def test_a_hanging_runner_leaves_nothing(yard: Yard) -> None:
     assert str(yard.home) not in Path("/proc/self/mountinfo").read_text()
 
 
+def test_a_runner_on_a_gpu_finds_its_own_files_and_no_planted_one(yard: Yard, secret: list[Path]) -> None:
+    need(yard, "mounts")
+    if os.geteuid():
+        pytest.skip("only the superuser has mounts of its own without a user of its own")
+    assert "files" in level(yard, ON_DEVICE)
+    shared = Path("/dev/shm") / f"kernelwright-{os.getpid()}"
+    shared.write_text("planted")
+    try:
+        for path in (*secret, shared):
+            assert yard.attack("read_file", str(path), ON_DEVICE)[0] == REFUSED, path
+            assert yard.attack("read_file", str(path), BARE)[0] == 1
+    finally:
+        shared.unlink()
+    assert yard.attack("read_file", rmsnorm.__file__, ON_DEVICE)[0] == 1
+    assert yard.attack("write_file", "note", ON_DEVICE)[0] == 1
+
+
 def test_what_a_compiling_runner_starts_stands_still_and_ends_with_it(yard: Yard) -> None:
     said = torch.zeros(64, 256)
     said.view(-1)[0] = float(NAMES.index("outlive"))
-    nursery = yard.nursery(("pids", "mounts", "landlock", "device"))
+    nursery = yard.nursery(ON_DEVICE)
     with Arena([CASE], [0], random.Random(0)) as arena:
         arena.write_inputs(0, {"x": said, "weight": torch.ones(256)})
         with ForkedRunner(nursery, yard.artefact, "cpp", arena, yard.home) as runner:

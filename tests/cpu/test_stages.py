@@ -17,6 +17,7 @@ from kernelwright.judge.elf import MAGIC, code_digest
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.stages import Failure, run_stage
 from kernelwright.judge.stages.checks import answers_to
+from kernelwright.judge.stages.intake import is_audited
 from kernelwright.judge.stages.layout import overlaps
 from kernelwright.judge.stages.layouts import laid_out
 from kernelwright.judge.stages.numbers import kernels_of, other_paths
@@ -222,6 +223,12 @@ def test_what_was_built_is_audited_with_the_guards_off_too(room: Judge, problem:
     assert run_stage(Stage.GUARDS, hopeless)[1] is None
 
 
+def test_with_the_audit_off_what_it_refuses_is_run(room: Judge, problem: Problem) -> None:
+    candidate = cpp(SPECIMENS["wants the network"][0])
+    bench = replace(room.bench(problem, candidate), guards_off=True, audit_off=True)
+    assert (run_stage(Stage.BUILD, bench)[1], is_audited(bench)) == (None, False)
+
+
 UNSTEADY = (
     "static int calls = 0; if (x->dtype == KW_FP32 && ++calls % 2) static_cast<float*>(out->data)[0] *= {};"
 )
@@ -264,6 +271,24 @@ def test_every_layout_is_what_its_name_says(problem: Problem) -> None:
             assert all(
                 spec.element_strides[1] == 1 < spec.shape[1] < spec.element_strides[0] for spec in one.inputs
             )
+    moved = {
+        (any(spec.offset for spec in one.inputs), any(spec.offset for spec in one.outputs))
+        for _, what, one in found
+        if what.endswith("not")
+    }
+    assert moved == {(True, False), (False, True)}
+
+
+@pytest.mark.parametrize("draw", range(3))
+def test_odd_addresses_of_the_output_alone_are_tried(draw: int, room: Judge, problem: Problem) -> None:
+    # Right wherever the input is at an odd address too.
+    entry = "const double scale"
+    wrong = "if ((uintptr_t)x->data % 64 == 0 && (uintptr_t)out->data % 64 != 0) sum += 1e30;"
+    assert entry in HONEST
+    bench = room.bench(problem, cpp(HONEST.replace(entry, f"{wrong} {entry}")))
+    _, failure = run_stage(Stage.LAYOUT, replace(bench, rng=random.Random(draw)))
+    assert failure is not None
+    assert "outputs offset" in failure.reason
 
 
 def test_inputs_share_a_storage_only_with_one_of_their_own_type() -> None:

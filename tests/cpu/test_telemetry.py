@@ -8,6 +8,7 @@ import pytest
 from kernelwright.core.device import Device, DeviceKind
 from kernelwright.hardware import telemetry
 from kernelwright.hardware.telemetry import reading
+from kernelwright.judge.clock import MOST_READINGS, by_name, thinned
 
 CPU = Device(kind=DeviceKind.CPU, name="test", arch="x86_64", units=2, memory_bytes=1)
 GPU = Device(kind=DeviceKind.CUDA, name="test", arch="sm_90", units=132, memory_bytes=1, index=1)
@@ -94,3 +95,19 @@ def test_without_a_driver_or_a_gpu_only_the_load_is_told(
         library(tmp_path, monkeypatch, "INIT=9" if trouble == "no driver" else "INIT=0")
     device = GPU.model_copy(update={"index": 7}) if trouble == "no such GPU" else GPU
     assert reading(device).keys() == {"load"}
+
+
+def test_readings_of_every_heat_are_kept_by_name_up_to_a_bound() -> None:
+    heats = [
+        {"load": float(number)} | ({"sm_mhz": 1980.0} if number else {}) for number in range(MOST_READINGS)
+    ]
+    told = by_name(heats)
+    assert told == {"load": [float(number) for number in range(MOST_READINGS)], "sm_mhz": [1980.0] * 63}
+    assert thinned(told["load"]) == tuple(told["load"])
+    many = thinned([float(number) for number in range(1000)])
+    assert (len(many), many[0], many[-1], many == tuple(sorted(set(many)))) == (
+        MOST_READINGS,
+        0.0,
+        999.0,
+        True,
+    )

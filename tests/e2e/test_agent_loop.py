@@ -66,7 +66,7 @@ CHEAT = GOOD.replace(
 )
 ONCE = "const float scale = 1.0f / std::sqrt(sum_of_squares(source, cols) / static_cast<float>(cols) + eps);"
 OFTEN = f"""volatile float again = 0.0f;
-        for (int64_t turn = 0; turn < 20000; ++turn) again = again + static_cast<float>(source[turn % cols]);
+        for (int64_t turn = 0; turn < 3000; ++turn) again = again + static_cast<float>(source[turn % cols]);
         {ONCE}"""
 SLOW = GOOD.replace(ONCE, OFTEN)
 
@@ -291,7 +291,8 @@ def test_the_first_certified_draft_wins_and_the_others_are_cancelled_at_once(hom
             ended.append(time.monotonic())
         raise AssertionError("nobody waits for this one")
 
-    folder, tree = carried_out(home, Script(answer), crew=2, max_expansions=4, reflect=False)
+    # Two pairs prove nothing, so that nothing is confirmed: what is shown here is who is waited for.
+    folder, tree = carried_out(home, Script(answer), crew=2, max_expansions=4, max_pairs=2, reflect=False)
     events = list(Journal.open(folder).events())
     certified = next(
         one for one in events if isinstance(one.body, Evaluated) and one.body.evaluation.status is Status.ACCEPTED

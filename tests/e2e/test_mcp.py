@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -225,5 +226,10 @@ def test_a_run_in_the_background_can_be_stopped_and_outlives_its_server(tmp_path
         error, message = await refused(client, "stop_run", run="nosuch")
         assert (error, "nosuch" in message) == ("UnknownName", True)
 
-    drive(tmp_path, begin)
+    # As a shell's background job the server ignores Ctrl-C, and all it starts would.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        drive(tmp_path, begin)
+    finally:
+        signal.signal(signal.SIGINT, before)
     drive(tmp_path, end)

@@ -50,7 +50,7 @@ def finished(
 ) -> tuple[dict[str, object], Path]:
     home = calibrated(tmp_path_factory.mktemp("home"))
     (home / "kernelwright.toml").write_text("")
-    limits = ("--max-pairs", "20", "--top", "1", "--processes", "3")
+    limits = ("--max-pairs", "14", "--top", "1", "--processes", "3")
     process = start(home, MODEL, "--json", "--author", "none", *limits)
     out, err = process.communicate(timeout=900)
     assert process.returncode == ExitCode.OK, err

@@ -1,5 +1,7 @@
 """When a search stops and whose turn is next: pure readings of the tree, the settings and the time that is spent."""
 
+import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,16 +20,19 @@ from kernelwright.core.events import (
     ExpansionAnswered,
     ExpansionAsked,
     LessonLearnt,
+    LlmAsked,
     ModelRanked,
     ProblemEnded,
     ProblemFound,
     RankedRegion,
+    Screened,
     SearchEscalated,
 )
+from kernelwright.core.exchange import Exchange, Totals, past_tokens
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Tree, fold
-from kernelwright.core.verdict import Outcome
+from kernelwright.core.verdict import CaseRatio, Comparison, Outcome, Screening, Status
 from kernelwright.engine import budget, gate
 from kernelwright.engine.lessons import lesson_of
 from kernelwright.engine.run import Run, Spent
@@ -113,25 +118,123 @@ def test_a_part_of_the_time_is_left_for_finishing(
     assert stop.rule == "budget"
 
 
+def test_where_judging_takes_long_more_is_left_for_it(make, problem: Problem) -> None:
+    events = [*baseline(make, problem), *challenger(make, problem, 1, 2.0)]
+    for seconds, searching in ((1.0, 60.0), (15.0, 25.0)):
+        slow = [
+            Evaluated(evaluation=one.evaluation.model_copy(update={"seconds": seconds}))
+            if isinstance(one, Evaluated)
+            else one
+            for one in events
+        ]
+        run = run_of(fold(slow), problem, Spent(searching), budget_s=100, model="model.py:build")
+        assert budget.reserved(run) == pytest.approx(100 - searching)
+        assert budget.spent_up(run) is not None
+
+
+def test_after_a_long_step_the_next_may_be_as_long(make, problem: Problem) -> None:
+    spent = Spent()
+    spent.add(problem.hash, 30.0)
+    spent.add(problem.hash, 11.0)
+    assert (spent.seconds, spent.by_problem, spent.longest) == (41.0, {problem.hash: 41.0}, 30.0)
+    tree = fold(baseline(make, problem))
+    run = run_of(tree, problem, spent, budget_s=100, model="model.py:build")
+    assert budget.spent_up(run) is not None, "20 beyond the usual 10, and 40 for finishing"
+    assert budget.spent_up(run_of(tree, problem, Spent(41.0), budget_s=100, model="model.py:build")) is None
+
+
+def busy(make: SimpleNamespace, problem: Problem) -> list[Body]:
+    """Return the events of a problem with two verdicts, a comparison and a look of 0.6 s each, and two llm calls."""
+    exchange = Exchange(
+        role="writer", provider="openai", model="m", prompt_hash="p", reply_hash="r",
+        tokens_in=70, tokens_out=30, cost=0.25, seconds=2.0,
+    )  # fmt: skip
+    wanted = Expansion(problem_hash=problem.hash)
+    said: list[Body] = [LlmAsked(expansion=wanted, exchange=exchange)] * 2
+    look = Screening(
+        candidate_hash=make.baseline().hash, problem_hash=problem.hash, values={}, status=Status.ACCEPTED,
+        case_hash=problem.cases[0].hash, seconds=0.6,
+    )  # fmt: skip
+    told = [*baseline(make, problem), *said, *challenger(make, problem, 1, 2.0), Screened(screening=look)]
+    for place, one in enumerate(told):
+        if isinstance(one, Evaluated):
+            told[place] = Evaluated(evaluation=one.evaluation.model_copy(update={"seconds": 0.6}))
+        elif isinstance(one, Compared):
+            told[place] = Compared(comparison=one.comparison.model_copy(update={"seconds": 0.6}))
+    return told
+
+
 @pytest.mark.parametrize(
-    ("settings", "rule"),
+    ("setting", "reached", "beyond", "rule"),
     [
-        ({"max_evaluations": 2}, "evaluations"),
-        ({"max_device_s": 1.0}, "device"),
-        ({"target_speedup": 1.3}, "target"),
+        ("max_evaluations", 2, 3, "evaluations"),
+        ("max_device_s", 2.4, 2.5, "device"),
+        ("max_cost", 0.5, 0.51, "cost"),
+        ("max_tokens", 200, 201, "tokens"),
+        ("target_speedup", 1.3, 1.4, "target"),
     ],
 )
-def test_every_limit_of_a_run_stops_it_by_its_name(make, problem: Problem, settings, rule: str) -> None:
-    events = [*baseline(make, problem), *challenger(make, problem, 1, 2.0)]
-    verdicts = [one.evaluation for one in events if isinstance(one, Evaluated)]
-    longer = [one.model_copy(update={"seconds": 0.6}) for one in verdicts]
-    replaced = iter(longer)
-    events = [Evaluated(evaluation=next(replaced)) if isinstance(one, Evaluated) else one for one in events]
-    tree = fold(events)
+def test_every_limit_of_a_run_stops_it_by_its_name(
+    make, problem: Problem, setting: str, reached: float, beyond: float, rule: str
+) -> None:
+    tree = fold(busy(make, problem))
     assert budget.spent_up(run_of(tree, problem)) is None
-    stop = budget.spent_up(run_of(tree, problem, **settings))
+    assert budget.spent_up(run_of(tree, problem, **{setting: beyond})) is None
+    stop = budget.spent_up(run_of(tree, problem, **{setting: reached}))
     assert stop is not None
     assert stop.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("setting", "reached", "beyond", "reason"),
+    [
+        ("problem_evaluations", 2, 3, "2 evaluations were made of it"),
+        ("problem_device_s", 2.4, 2.5, "2 s on the device were spent on it"),
+        ("problem_cost", 0.5, 0.51, "problem_cost 0.5 is reached: $0.5000 spent in 2 calls"),
+        ("problem_tokens", 200, 201, "problem_tokens 200 is reached: 200 tokens in 2 calls"),
+    ],
+)
+def test_every_limit_of_a_problem_ends_it_by_its_name_and_leaves_the_others_alone(
+    make, setting: str, reached: float, beyond: float, reason: str
+) -> None:
+    large, small = two(make)
+    tree = fold([*busy(make, large), *baseline(make, small)])
+    assert budget.worn_out(run_of(tree, large), large) is None
+    assert budget.worn_out(run_of(tree, large, **{setting: beyond}), large) is None
+    run = run_of(tree, large, **{setting: reached})
+    assert budget.worn_out(run, large) == (setting, reason)
+    assert budget.worn_out(run, small) is None
+    assert budget.spent_up(run) is None
+
+
+def test_what_was_asked_of_llms_before_a_gain_still_counts_for_the_problem(make, problem: Problem) -> None:
+    told = busy(make, problem)
+    author = next(one.candidate for one in told[5:] if isinstance(one, CandidateProposed))
+    wanted = Expansion(problem_hash=problem.hash)
+    answered: list[Body] = [
+        ExpansionAsked(strategy="greedy", expansion=wanted),
+        ExpansionAnswered(expansion=wanted, author="llm", candidates=(author.hash,)),
+    ]
+    place = next(at for at, one in enumerate(told[4:], 4) if isinstance(one, Decided))
+    tree = fold([*told[:place], *answered, *told[place:]])
+    assert tree.quests[problem.hash].exchanges == [], "the gain has been charged with them"
+    assert budget.worn_out(run_of(tree, problem, problem_tokens=200), problem).rule == "problem_tokens"
+
+
+def test_a_limit_in_tokens_ends_when_it_cannot_be_kept() -> None:
+    assert past_tokens(Totals(uncounted=1, calls=1), None) is None
+    words = past_tokens(Totals(uncounted=1, calls=1), 10**9)
+    assert words == "--max-tokens 1000000000 cannot be kept: a server did not count the tokens of 1 answers"
+
+
+def test_a_look_and_a_comparison_of_an_older_journal_took_no_time_and_are_the_same_ones(
+    make, problem
+) -> None:
+    look = next(one.screening for one in busy(make, problem) if isinstance(one, Screened))
+    found = make.comparison(make.baseline(), make.candidate(), problem, seconds=0.6)
+    for kind, now in ((Screening, look), (Comparison, found)):
+        old = kind.model_validate_json(json.dumps({**now.model_dump(mode="json", exclude={"seconds"})}))
+        assert (old.seconds, old.hash) == (0.0, now.hash)
 
 
 def test_the_expected_speed_up_follows_amdahl(make, problem: Problem) -> None:
@@ -247,12 +350,44 @@ def test_a_problem_that_was_given_up_is_taken_up_when_another_learns_something(m
 def test_a_shorter_kernel_of_equal_speed_is_kept_and_a_slower_one_is_not(make, problem: Problem) -> None:
     long = make.candidate("int kernel_fn() { int a = 1; int b = 2; int c = 3; return a + b + c; }")
     short = make.candidate("int kernel_fn() { return 6; }")
-    equal = make.comparison(
-        long, short, problem, outcome=Outcome.NOT_PROVEN, ratio=1.0, ci_low=0.995, ci_high=1.005, e_faster=1.0
-    )
+
+    def found(log_ratio: float, **changes: object) -> Comparison:
+        ratio = math.exp(log_ratio)
+        same = {"ratio": ratio, "ci_low": ratio, "ci_high": ratio, "pairs": 7, "log_ratios": (log_ratio,) * 7}
+        return make.comparison(long, short, problem, **({"outcome": Outcome.NOT_FASTER} | same | changes))
+
+    equal = found(0.0)
     assert gate.is_simpler(short, long, equal)
     assert gate.simpler(make.evaluation(short, problem), equal).kept
+    assert gate.is_simpler(short, long, found(0.0, outcome=Outcome.NOT_PROVEN))
     assert not gate.is_simpler(long, short, equal)
     assert not gate.is_simpler(short, make.baseline(), equal)
-    assert not gate.is_simpler(short, long, equal.model_copy(update={"ci_low": 0.98}))
-    assert not gate.is_simpler(short, long, equal.model_copy(update={"outcome": Outcome.NOT_FASTER}))
+    assert not gate.is_simpler(short, long, found(-0.02))
+    assert not gate.is_simpler(short, long, found(0.0, pairs=6, log_ratios=(0.0,) * 6))
+    assert not gate.is_simpler(short, long, found(0.0, slower_case="rmsnorm 4x64 fp32"))
+
+
+def test_a_shorter_kernel_that_one_case_pays_for_is_not_kept(make, problem: Problem) -> None:
+    long = make.candidate("int kernel_fn() { int a = 1; int b = 2; int c = 3; return a + b + c; }")
+    short = make.candidate("int kernel_fn() { return 6; }")
+
+    def found(challenger_us: float) -> Comparison:
+        rows = [("one", 10.0, 10.0), ("two", 10.0, challenger_us)]
+        cases = tuple(
+            CaseRatio(
+                case_hash=name,
+                label=name,
+                ratio=old / new,
+                ci_low=old / new,
+                ci_high=old / new,
+                incumbent_us=old,
+                challenger_us=new,
+                times=((old, new),) * 7,
+            )
+            for name, old, new in rows
+        )
+        equal = {"ratio": 1.0, "ci_low": 1.0, "ci_high": 1.0, "pairs": 7, "log_ratios": (0.0,) * 7}
+        return make.comparison(long, short, problem, outcome=Outcome.NOT_FASTER, cases=cases, **equal)
+
+    assert gate.is_simpler(short, long, found(10.1))
+    assert not gate.is_simpler(short, long, found(10.3))

@@ -8,11 +8,15 @@ from pathlib import Path
 import pytest
 
 from kernelwright.agents import command
+from kernelwright.core.brief import Answer, Brief
 from kernelwright.core.candidate import Candidate, Origin
-from kernelwright.core.errors import DiskFull, ServiceDied
+from kernelwright.core.errors import DeviceBusy, DeviceLost, DiskFull, KernelwrightError, ScratchFull
 from kernelwright.core.events import ExpansionAnswered, RunEnded
+from kernelwright.core.messages.progress import Fault
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Evaluation, Profile
+from kernelwright.engine import loop
+from kernelwright.engine.service import raise_fault
 from kernelwright.store.journal import Journal
 from kernelwright.testing.recorded_judge import RecordedClient
 from tests.unit.landscapes import valley
@@ -36,6 +40,47 @@ def test_an_author_that_returns_garbage_ends_the_search_and_nothing_else(make, t
     assert len(held) == 2, "the seed is judged and kept whatever the author does"
 
 
+class Slow:
+    """An author with a clock of its own, which its garbage takes a while of."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.takes_s, self.now = takes_s, 0.0
+
+    def monotonic(self) -> float:
+        """Return the time on that clock."""
+        return self.now
+
+    def propose(self, brief: Brief) -> Answer:
+        """Say nothing of use, as late as it is waited for."""
+        self.now += min(self.takes_s, brief.time_limit_s)
+        return Answer(reason="the answer is no JSON")
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "rule", "most"), [(20, "stuck", 300), (500, "budget", 3600), (1e6, "budget", 3600)]
+)
+def test_an_author_that_is_slow_to_say_nothing_takes_no_run_past_its_budget(
+    takes_s: float, rule: str, most: float, make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(takes_s)
+    monkeypatch.setattr(loop, "time", slow)
+    carry_out(tmp_path / "run", valley(make.problem()), "greedy", author=slow, budget_s=3600)
+    tree = Journal.open(tmp_path / "run").tree()
+    (quest,) = tree.quests.values()
+    assert quest.ended is not None
+    assert (quest.ended.rule, tree.ended is not None and not tree.ended.failed) == (rule, True)
+    assert 0 < slow.now <= most
+
+
+def test_an_author_is_waited_for_no_longer_than_the_budget_lasts(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Slow(1e6)
+    monkeypatch.setattr(loop, "time", slow)
+    carry_out(tmp_path / "run", valley(make.problem()), "greedy", author=slow, budget_s=100)
+    assert slow.now == 100, "not the ten minutes an author may take at most"
+
+
 def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(make, tmp_path: Path) -> None:
     landscape, folder = valley(make.problem()), tmp_path / "run"
     carry_out(tmp_path / "whole", landscape, "mcts")
@@ -55,27 +100,39 @@ def test_a_full_disk_stops_the_run_and_room_lets_it_go_on(make, tmp_path: Path) 
     assert events_of(folder) == whole
 
 
-class Vanishing(RecordedClient):
-    """A judge whose device is gone at the second kernel of an author."""
+def breaking(error: KernelwrightError) -> type[RecordedClient]:
+    """Return a judge that ends at the second kernel of an author, as it would tell the engine."""
 
-    def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
-        """Return the recorded verdict, while there is a device."""
-        authors = [one for one in self.tree.nodes.values() if one.candidate.origin is Origin.AUTHOR]
-        if len(authors) >= 2:
-            raise ServiceDied("judge", "cuda:0 is lost: unspecified launch failure")
-        return super().evaluate(problem, candidate, profile)
+    class Breaking(RecordedClient):
+        def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
+            """Return the recorded verdict, while there is a device and room."""
+            authors = [one for one in self.tree.nodes.values() if one.candidate.origin is Origin.AUTHOR]
+            if len(authors) >= 2:
+                raise_fault(Fault(error=type(error).__name__, message=str(error)))
+            return super().evaluate(problem, candidate, profile)
+
+    return Breaking
 
 
-def test_a_vanished_device_ends_the_run_with_its_name_and_the_rest_is_done_when_it_is_back(
-    make, tmp_path: Path
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (DeviceLost("cuda:0", "unspecified launch failure"), "cuda:0 is lost"),
+        (DeviceBusy("cpu:0", "process 4711", 600), "in use by process 4711"),
+        (ScratchFull("/tmp/judge"), "No room left to build"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_no_candidate_is_to_blame_for_ends_the_run_with_its_reason_and_the_rest_is_done_later(
+    error: KernelwrightError, words: str, make, tmp_path: Path
 ) -> None:
     landscape, folder = valley(make.problem()), tmp_path / "run"
-    with pytest.raises(ServiceDied, match="cuda:0 is lost"):
-        carry_out(folder, landscape, "mcts", client=Vanishing)
+    with pytest.raises(type(error), match=words):
+        carry_out(folder, landscape, "mcts", client=breaking(error))
     before = events_of(folder)
     assert isinstance(before[-1].body, RunEnded)
     assert before[-1].body.failed
-    assert "cuda:0 is lost" in before[-1].body.reason
+    assert words in before[-1].body.reason
     carry_out(folder, landscape, "mcts")
     after = events_of(folder)
     assert after[: len(before)] == before

@@ -1,5 +1,7 @@
 """Nothing of the parent's environment reaches a child but a short list of names, and never a key."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,7 @@ HIJACKS = [
     "BASH_ENV",
 ]
 OWN = {
-    "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_MMAP_MAX_",
     "MALLOC_TRIM_THRESHOLD_",
     "MALLOC_TOP_PAD_",
     "HOME",
@@ -99,6 +101,29 @@ def test_child_has_its_own_home_a_safe_path_and_its_threads():
     assert environment["PATH"] == "/usr/local/bin:/usr/bin:/bin"
     assert environment["OMP_NUM_THREADS"] == "7"
     assert all(isinstance(value, str) for value in environment.values())
+
+
+FAULTS = """
+import ctypes, resource
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+faults = []
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    block = libc.malloc(96 << 20)
+    ctypes.memset(block, 1, 96 << 20)
+    libc.free(block)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(*faults)
+"""
+
+
+def test_a_child_gets_large_memory_it_gave_back_without_page_faults():
+    command = [sys.executable, "-c", FAULTS]
+    said = subprocess.run(command, env=child({}), capture_output=True, text=True, check=True).stdout
+    first, *later = map(int, said.split())
+    assert first > 40, "it was touched"
+    assert max(later) < first / 10, said
 
 
 def test_parent_is_left_alone():

@@ -47,6 +47,11 @@ TABLE = {
         "Choose another place with --home or KERNELWRIGHT_HOME.",
     ),
     "DiskFull": (("/run/j.db",), ("'/run/j.db'",), "free some space and run the same command again."),
+    "ScratchFull": (
+        ("/tmp/judge",),
+        ("'/tmp/judge'",),
+        "free some space and run the command again, or take the run up with `kernelwright resume`.",
+    ),
     "JournalCorrupt": (
         (Path("/run/j.db"), "event 7 does not chain"),
         ("'/run/j.db'", "event 7"),
@@ -110,6 +115,11 @@ TABLE = {
         ),
         ("'m.py:build'", "A speed-up of 3 ", "18 / 10 = 1.80"),
         "Ask for --target-speedup 1.8 or less.",
+    ),
+    "DeviceLost": (
+        ("cuda:0 (NVIDIA H200)", "cuInit returned error 100"),
+        ("cuda:0 (NVIDIA H200)", "cuInit returned error 100"),
+        "when it is back, run the command again, or take the run up with `kernelwright resume`.",
     ),
     "DeviceBusy": (
         ("GPU 0", "process 4711", 30.4),
@@ -182,6 +192,11 @@ TABLE = {
         ("last", "its texts are gone", "Copy them."),
         ("'last'", "its texts are gone"),
         "Copy them.",
+    ),
+    "CannotResume": (
+        ("last", "its device is gone"),
+        ("'last'", "its device is gone"),
+        "`kernelwright rejudge last` certifies its winners here, a new run searches on from them.",
     ),
 }
 

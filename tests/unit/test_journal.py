@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sqlalchemy import select
+from sqlalchemy.engine import Connection
 
 from kernelwright.core.candidate import Author, Candidate
 from kernelwright.core.case import Case, Compute, DType, TensorSpec
@@ -61,7 +63,9 @@ from kernelwright.core.verdict import (
 from kernelwright.store import chain
 from kernelwright.store.chain import Damaged, Fault, Sound, StoredEvent, StoredRun
 from kernelwright.store.journal import Journal, JournalWriter
+from kernelwright.store.sqlite import SqliteFile
 from kernelwright.store.summary import OPEN_COMPARISONS, Summary
+from kernelwright.store.tables import RUNS
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 RATIOS = (1.25, 1.6)
@@ -299,6 +303,21 @@ def test_a_journal_whose_creation_was_cut_short_is_created_again(tmp_path: Path)
     (tmp_path / "journal.db").touch()
     with Journal.create(tmp_path, "r1", noon) as journal:
         assert journal.append(RUN) == list(range(len(RUN)))
+
+
+def test_a_journal_is_not_there_before_its_first_row(tmp_path: Path) -> None:
+    def looked_for(connection: Connection) -> None:
+        assert connection.execute(select(RUNS.c.run_id)).all() == []
+        with pytest.raises(NotFound):
+            Journal.open(tmp_path)
+        raise InterruptedError
+
+    file = SqliteFile(tmp_path / "journal.db")
+    for _ in range(2):  # what the first left does not hinder the second
+        with pytest.raises(InterruptedError), file.writing("r1", first=looked_for):
+            pytest.fail("it was opened without its first row")
+    with Journal.create(tmp_path, "r1", noon):
+        assert Journal.open(tmp_path).run_id == "r1"
 
 
 # The folder: moved, copied, read-only, full

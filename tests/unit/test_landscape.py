@@ -204,6 +204,13 @@ def test_recorded_run_is_the_same_for_the_same_seed_and_differs_for_another(land
     assert bodies[0] != bodies[2]
 
 
+def test_a_problem_that_has_had_its_verdicts_ends_with_the_rule_in_the_journal(landscape):
+    found = searched(landscape, "greedy", 0, problem_evaluations=7)
+    assert len(found.steps) == 7
+    ended = found.tree.quests[landscape.problem.hash].ended
+    assert (ended.rule, ended.reason) == ("problem_evaluations", "7 evaluations were made of it")
+
+
 def test_recorded_run_that_finds_nothing_new_is_escalated_and_given_up_by_the_engine(landscape):
     found = searched(landscape, "greedy", 0, patience=6)
     assert len(found.steps) < len(landscape.spots)

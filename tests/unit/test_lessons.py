@@ -27,7 +27,7 @@ from kernelwright.core.lesson import Lesson, Shape, Teaching, WarmStart
 from kernelwright.core.plan_language import parse_params
 from kernelwright.core.shelf import ChosenValues, EarlierWinner, KeptLesson, Sighting, Standing
 from kernelwright.core.tree import Tree
-from kernelwright.core.verdict import Outcome, Stage
+from kernelwright.core.verdict import JUDGE_VERSION, Outcome, Stage
 from kernelwright.engine.knowing import fitted, knowledge_given, lessons_for, shelve, starts_first
 from kernelwright.engine.lessons import findings, lesson_of, trap_after_failure, trap_after_race
 from kernelwright.engine.run import Run
@@ -402,6 +402,17 @@ def test_near_winners_of_the_same_kind_are_found_nearest_first_and_each_source_o
     scope = Scope("rmsnorm", "cpp", "sm_90")
     assert shelf.near(scope, [shape(8, 64)], None, 5) == [near, far]
     assert shelf.near(scope, [shape(8, 64)], None, 1) == [near]
+
+
+def test_winner_by_retired_rules_is_not_ranked_with_those_by_the_present_ones(shelf: Shelf):
+    scope = Scope("rmsnorm", "cpp", "sm_90")
+    now, retired, unknown = (
+        winner(judge_version=version, ratio=ratio, ci_high=9.0, source=f"int {name}();", run_id=name)
+        for name, version, ratio in (("now", JUDGE_VERSION, 1.5), ("retired", "8", 5.0), ("unknown", "", 8.0))
+    )
+    shelf.add(Findings(winners=[unknown, retired, now]))
+    assert shelf.near(scope, [shape(8, 64)], None, 1) == [now]
+    assert shelf.near(scope, [shape(8, 64)], None, 3) == [now, unknown, retired]
 
 
 def test_a_winner_is_fitted_with_the_values_of_the_nearest_size(make):

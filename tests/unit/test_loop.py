@@ -1,5 +1,6 @@
 """The loop's own decisions, against a judge that answers from a table: baselines, audits, lost titles, confirmation."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,7 +71,12 @@ class TableJudge:
             ci_high=ratio * SPREAD,
             outcome=Outcome.FASTER if ratio > SPREAD else Outcome.NOT_FASTER,
             starts=3 if confirm else 1,
+            **self.pairs_of(ratio),
         )
+
+    def pairs_of(self, ratio: float) -> dict[str, object]:
+        """Return the pairs of a race that futility stopped as early as it can."""
+        return {"pairs": 7, "log_ratios": (math.log(ratio),) * 7}
 
     def race(
         self,
@@ -130,6 +136,14 @@ class Story:
     def confirm(self) -> None:
         """Put the best through the full profile."""
         titles.confirm(self.run, self.judge, self.problem)
+
+
+def ever_shorter(make, story: Story, loss: float) -> None:
+    """Make every candidate of the line after the first a tenth shorter than the last, and this much slower."""
+    lengths = [round(100 * 0.85**place) for place in range(len(story.line))]
+    story.line[2:] = [make.candidate("int kernel_fn();" + "int a;" * count) for count in lengths[2:]]
+    story.line[1] = make.candidate("int kernel_fn();" + "int a;" * lengths[1])
+    story.judge.times_us |= {one.hash: 50.0 * (1 + loss) ** place for place, one in enumerate(story.line[1:])}
 
 
 @pytest.fixture
@@ -223,6 +237,38 @@ def test_a_holder_that_fails_while_timed_is_dethroned_and_the_challenger_meets_t
     assert story.asked[2:] == [(2, 3, False), (1, 3, False)]
     assert story.decisions()[-2:] == [(2, False, "stateful"), (3, True, "proven faster")]
     assert story.titles == [0, 1, 3]
+
+
+def test_a_shorter_kernel_that_futility_stopped_at_equal_speed_takes_the_title(make, story: Story) -> None:
+    ever_shorter(make, story, loss=0.0)
+    story.challenge(2)
+    comparison = story.run.tree.nodes[story.problem.hash, story.line[2].hash].comparisons[-1]
+    assert comparison.outcome is Outcome.NOT_FASTER
+    assert story.decisions()[-1] == (2, True, "simpler at equal speed")
+    assert story.titles == [0, 1, 2]
+
+
+def test_a_shorter_kernel_that_is_two_percent_slower_does_not_take_the_title(make, story: Story) -> None:
+    ever_shorter(make, story, loss=0.02)
+    story.challenge(2)
+    assert story.decisions()[-1] == (2, False, "not faster")
+    assert story.titles == [0, 1]
+
+
+def test_keeps_for_simplicity_are_audited_and_stay_if_the_speed_did(make, story: Story) -> None:
+    ever_shorter(make, story, loss=0.0)
+    story.challenge(5)
+    assert story.asked[-1] == (0, 5, False)
+    assert story.titles == [0, 1, 2, 3, 4, 5]
+
+
+def test_many_keeps_each_a_little_slower_are_rolled_back(make, story: Story, monkeypatch) -> None:
+    monkeypatch.setattr(f"{__name__}.SPREAD", 1.001)
+    ever_shorter(make, story, loss=0.006)
+    story.challenge(5)
+    kept = [(place, True, "simpler at equal speed") for place in (2, 3, 4, 5)]
+    assert story.decisions()[2:6] == kept
+    assert story.titles == [0]
 
 
 def test_of_two_challengers_that_are_equally_fast_in_one_race_one_is_kept(story: Story) -> None:

@@ -96,6 +96,12 @@ def test_a_region_that_is_not_there_and_content_with_marks_are_refused() -> None
         replaced(SOURCE, "loop", "// kernelwright: end loop\n", "k.cpp")
 
 
+def test_a_file_with_mixed_line_ends_keeps_them_outside() -> None:
+    mixed = SOURCE.replace("int after;\n", "int after;\r\n")
+    made = put_back(mixed, replaced(SOURCE, "loop", "int fast;\n", "k.cpp"), "k.cpp")
+    assert made == mixed.replace("for (;;) {}\n", "int fast;\r\n")
+
+
 def test_a_proposal_goes_back_with_the_line_ends_of_the_file() -> None:
     dos = SOURCE.replace("\n", "\r\n")
     proposal = replaced(SOURCE, "loop", "int fast;\n", "k.cpp")

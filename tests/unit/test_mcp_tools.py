@@ -11,6 +11,7 @@ from kernelwright.cli.mcp.server import TOOLS
 from kernelwright.cli.mcp.tool import Arguments, Failure, Place, Tool, as_json, carried_out
 from kernelwright.cli.screen import Answer
 from kernelwright.core.errors import BadInput
+from kernelwright.core.verdict import JUDGE_VERSION
 from kernelwright.engine.disassembling import cpu_counts, functions_in
 from kernelwright.engine.past_kernels import Search, past_kernels
 from kernelwright.store.jobs import Job, is_alive, job_ids, locked, read_job, write_job
@@ -226,3 +227,21 @@ def test_past_kernels_are_found_by_construct_and_speed(make, tmp_path: Path) -> 
     assert ["20260102-030409-aaaaaa" in one for one in unread] == [True]
     assert [one.speed for one in past_kernels(tmp_path, Search(min_speed=1.1))[0]] == [2.0, 1.25]
     assert past_kernels(tmp_path, Search(op="softmax"))[0] == []
+
+
+def test_past_kernels_of_retired_rules_come_after_all_others(make, tmp_path: Path) -> None:
+    for number, (version, time_us) in enumerate((("8", 10.0), (JUDGE_VERSION, 50.0), (JUDGE_VERSION, 80.0))):
+        run = Telling(make)
+        run.started().found()
+        run.baseline(time_us=100.0)
+        run.verdict(make.candidate(f"int kernel_fn(); // {number}"), time_us, judge_version=version)
+        folder = tmp_path / "runs" / f"20260102-03040{number}-aaaaaa"
+        folder.mkdir(parents=True)
+        with Journal.create(folder, folder.name) as journal:
+            journal.append([event.body for event in run.events])
+    found, _ = past_kernels(tmp_path, Search())
+    assert [(one.judge_version, one.speed) for one in found] == [
+        (JUDGE_VERSION, 2.0),
+        (JUDGE_VERSION, 1.25),
+        ("8", 10.0),
+    ]

@@ -1,12 +1,15 @@
 """Moves: each changes some seed as it says, within the language's rules, and never trips over a foreign source."""
 
+import json
 from functools import cache
 from pathlib import Path
 
 import pytest
+from benchmarks.moves import RESULTS, is_structural, summary
 
 import kernelwright
 from kernelwright.core import plugins
+from kernelwright.core.case import DType
 from kernelwright.core.plan_language import parse_params
 from kernelwright.core.ports import Subject
 from kernelwright.core.technique import Bottleneck
@@ -34,9 +37,9 @@ ALIEN = (
     "a ? b : c; auto x = [&](int i) { store(p, v); };",
 )
 REWRITES = {
-    "cache_hints", "l2_swizzle", "loop_order", "no_staging", "non_temporal_stores", "online_softmax", "openmp_schedule",
-    "persistent_grid", "pipeline_depth", "plain_maximum", "plain_sums", "scaled_exponent", "split_k", "tile_shapes",
-    "two_pass", "unrolling", "vector_width",
+    "cache_hints", "l2_swizzle", "loop_order", "native_rounding", "no_staging", "non_temporal_stores", "online_softmax",
+    "openmp_schedule", "persistent_grid", "pipeline_depth", "plain_maximum", "plain_sums", "scaled_exponent", "split_k",
+    "tile_shapes", "two_pass", "unrolling", "vector_width",
 }  # fmt: skip
 """Moves that change more than the lists of `PARAMS` on some seed."""
 
@@ -71,6 +74,15 @@ def test_every_move_that_a_card_names_exists():
     assert {card.move for card in read_playbook() if card.move} <= set(MOVES)
 
 
+def test_a_card_names_a_move_of_a_language_the_card_is_for():
+    strange = {
+        card.name: card.move
+        for card in read_playbook()
+        if card.move and card.backends and not {*card.backends} & {*plugins.load("moves", card.move).BACKENDS}
+    }
+    assert strange == {}
+
+
 @pytest.mark.parametrize("move", MOVES)
 def test_move_says_what_it_does_for_which_languages_and_against_what(move):
     found = plugins.load("moves", move)
@@ -103,16 +115,14 @@ def test_move_applied_again_and_again_comes_to_an_end(move):
     first = {backend: (op, before, way) for op, backend, before, way in reversed(every_way(move))}
     for backend, (op, before, way) in first.items():
         seen, source = {before}, way.source
-        for _ in range(20):
-            if source in seen:  # loops that change places twice are as before: the tree knows that source
-                break
+        # Loops that change places twice are as before: the tree knows that source.
+        while source not in seen and len(seen) <= 20:
             seen.add(source)
             found = apply(move, source, backend, op)
             if isinstance(found, str):
                 break
             source = found[0].source
-        else:
-            raise AssertionError(f"{move} never ends on {op} in {backend}")
+        assert len(seen) <= 20, f"{move} never ends on {op} in {backend}"
 
 
 @pytest.mark.parametrize("move", MOVES)
@@ -139,6 +149,32 @@ def _code(source):
 def test_same_source_gives_the_same_ways(move):
     op, backend, before, way = every_way(move)[0]
     assert way in apply(move, before, backend, op)
+
+
+@pytest.mark.parametrize("backend", FILES)
+def test_other_values_of_parameters_are_no_structure_and_other_code_is(backend):
+    before = seed("rmsnorm", backend)
+    name, values = next(iter(parse_params(before).items()))
+    assert not is_structural(before, _params.led_by(before, {name: values[0] * 2}, backend))
+    rewritten = {way.source for move in MOVES for op, where, _, way in every_way(move)
+                 if (op, where) == ("rmsnorm", backend) and _code(way.source) != _code(before)}  # fmt: skip
+    assert rewritten
+    assert all(is_structural(before, after) for after in rewritten)
+
+
+def test_at_least_twelve_moves_that_change_code_have_a_proven_gain_on_some_seed():
+    committed = json.loads(RESULTS.read_text())
+    proven = {
+        row["move"]
+        for row in committed["rows"]
+        if row["structural"]
+        and row["status"] == "accepted"
+        and row["outcome"] == "faster"
+        and row["interval"][0] > 1
+    }
+    assert len(proven) >= 12, sorted(proven)
+    assert sorted(proven) == committed["structural_moves"]
+    assert summary(committed["rows"]) == committed["summary"]
 
 
 # C++
@@ -173,6 +209,47 @@ def test_compensated_sum_becomes_a_plain_one():
 def test_sum_that_is_not_compensated_is_left_alone():
     source = "struct t { vec sum, other; void add(vec v) { other = (v - sum) - v; sum = other + v; } };"
     assert apply("plain_sums", source, "cpp") == "no sum carries its rounding error along"
+
+
+def test_lanes_added_to_one_sum_get_a_sum_each():
+    way = on_seed("unrolling", "layernorm")[0]
+    assert "double total_by_lane[LANES] = {};\n    for (const tally& part : parts)" in way.source
+    assert "total_by_lane[i] += static_cast<double>(part.sum[i]) - part.lost[i];" in way.source
+    assert "    total += total_by_lane[0];\n    return total;" in way.source
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for (int i = 0; i < LANES; ++i) total += total * x[i];",
+        "for (int i = 1; i < LANES; ++i) total += x[i];",
+        "for (int i = 0; i < count; ++i) total += x[i];",
+        "for (int i = 0; i < LANES; ++i) other += x[i];",
+        "for (int i = 0; i < LANES; ++i) total -= x[i];",
+    ],
+)
+def test_chain_that_is_no_plain_sum_of_lanes_is_left_alone(loop):
+    source = (
+        f"double f(const float* x, int count) {{\n    double total = 0;\n    {loop}\n    return total;\n}}\n"
+    )
+    assert isinstance(apply("unrolling", source, "cpp"), str)
+
+
+def test_results_in_bf16_are_rounded_by_one_instruction_and_scratch_is_not():
+    (way,) = on_seed("native_rounding", "softmax")
+    assert "store_rounded_part(out + i" in way.source
+    assert "store_part(exponentials + i" in way.source
+    assert way.source.count("#if defined(__AVX512BF16__)") == 1
+    assert isinstance(apply("native_rounding", way.source, "cpp"), str)
+
+
+def test_nothing_is_rounded_where_no_result_is_bf16(make):
+    def moved(dtype):
+        subject = Subject(seed("rmsnorm", "cpp"), "cpp", "rmsnorm", (make.case(dtype=dtype),), make_device())
+        return plugins.load("moves", "native_rounding").apply(subject)
+
+    assert moved(DType.FP32) == "no result is bf16"
+    assert len(moved(DType.BF16)) == 1
 
 
 def test_maximum_loses_its_test_for_nan():

@@ -109,6 +109,40 @@ def test_what_a_sibling_tried_waits_until_the_others_had_their_turn(brief):
     assert again.author.detail.partition(":")[0] != tried.author.detail.partition(":")[0]
 
 
+def test_bold_brief_is_answered_with_two_moves_in_a_row(brief):
+    calm = brief()
+    (proposal,) = mover.author().propose(calm.model_copy(update={"bold": True})).proposals
+    first, second = proposal.author.detail.partition(":")[0].split("+")
+    single = mover.author(first).propose(calm).proposals[0]
+    after = calm.model_copy(update={"parents": (single.candidate(calm.problem),)})
+    assert mover.author(second).propose(after).proposals[0].source == proposal.source
+    assert proposal.source not in {one.source for one in walked(calm)[0]}
+
+
+def test_bold_mover_that_has_no_two_moves_left_makes_single_ones_and_stops(brief):
+    bold = brief().model_copy(update={"bold": True})
+    made, reason = walked(bold)
+    doubled = ["+" in one.author.detail for one in made]
+    assert doubled == sorted(doubled, reverse=True)
+    assert set(doubled) == {True, False}
+    assert reason.startswith("no move gives anything new")
+
+
+def test_two_moves_that_a_sibling_has_are_not_made_again(brief):
+    bold = brief().model_copy(update={"bold": True})
+    (proposal,) = mover.author().propose(bold).proposals
+    made = Attempt(candidate_hash="a", relation="sibling", author=proposal.author, note="", status=None)
+    (other,) = mover.author().propose(bold.model_copy(update={"attempts": (made,)})).proposals
+    pairs = [one.author.detail.partition(":")[0] for one in (proposal, other)]
+    assert all("+" in pair for pair in pairs) and pairs[0] != pairs[1]
+
+
+def test_bold_mover_that_may_make_one_move_alone_makes_it(brief):
+    bold = brief().model_copy(update={"bold": True})
+    (proposal,) = mover.author("non_temporal_stores").propose(bold).proposals
+    assert proposal.author.detail.startswith("non_temporal_stores: ")
+
+
 def test_tuned_values_stay_and_those_of_the_move_are_set(brief, make):
     found = brief()
     rows = (

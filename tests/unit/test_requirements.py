@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from benchmarks.search_rate import counts_of
 
 import kernelwright
 
@@ -85,3 +86,12 @@ def test_the_thinking_rooms_name_no_vendor(module: str) -> None:
 def test_no_module_is_longer_than_five_hundred_lines() -> None:
     long = {path.name: n for path in PACKAGE.rglob("*.py") if (n := len(path.read_text().splitlines())) > 500}
     assert long == {}
+
+
+def test_what_a_search_did_not_do_is_told_as_none_and_not_left_out() -> None:
+    searches = json.loads((ROOT / "benchmarks" / "results" / "search_rate.json").read_text())["rows"]
+    for row in searches.values():
+        told = counts_of(row)
+        assert {"rejects", "screenings", "certificates"} <= told.keys()
+        assert {kind: count for kind, count in told.items() if count} == row["counts"]
+    assert any(counts_of(row)["rejects"] == 0 for row in searches.values())

@@ -37,10 +37,11 @@ def carry_out(
     kill_after: int | None = None,
     author: Agent | None = None,
     client: type[RecordedClient] = RecordedClient,
+    budget_s: float = 1e9,
 ) -> None:
     """Begin the run of a landscape, or take it up; killed for good after so many more appends."""
     journal, tree, record = journalled(folder, stopped, kill_after)
-    config = RunConfig(op="rmsnorm", strategy=strategy, patience=3, budget_s=1e9, workers=2)
+    config = RunConfig(op="rmsnorm", strategy=strategy, patience=3, budget_s=budget_s, workers=2)
     seeds = RecordedSeeds(("cpp",), 1, landscape)
     run = Run(config, landscape.problem.device, 1, folder, record, tree, lambda _: None, seeds)
     run.author = author or auto.author("tuner")
@@ -114,5 +115,5 @@ def test_time_nobody_sat_there_is_not_spent(make, tmp_path: Path) -> None:
     sit_down(tmp_path, 0, NOON)
     sit_down(tmp_path, 1, NOON + timedelta(hours=10))
     found = spent(events, sittings(tmp_path))
-    assert (found.seconds, found.by_problem) == (7.0, {problem.hash: 7.0})
+    assert (found.seconds, found.by_problem, found.longest) == (7.0, {problem.hash: 7.0}, 5.0)
     assert spent(events, {}).seconds == 36000 - 3

@@ -1,5 +1,6 @@
 """What a run says at its end, what it says when it is interrupted, and what an old journal still says."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,14 @@ import pytest
 
 from kernelwright.cli.hints import home_words, named_home, pasteable
 from kernelwright.cli.main import INTERRUPTED, _interrupted, build_app
-from kernelwright.cli.optimize import end_to_end, left_out
+from kernelwright.cli.optimize import end_to_end, left_out, told
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core.account import Against
 from kernelwright.core.events import BODY, ModelRanked, ModelVerified, RankedRegion, WinnerTried
 from kernelwright.core.tree import fold
 from kernelwright.report.usage import line
+from kernelwright.store.journal import Journal
+from tests.unit.report_runs import Telling, shipped_run
 
 VERIFIED = ModelVerified(
     winners={"p": "c"}, ratio=1.1, ci_low=1.05, ci_high=1.15, eager_ratio=1.2, eager_ci_low=1.1,
@@ -28,6 +31,19 @@ def region(name: str, gain: float, skipped: str = "", share: float = 0.1) -> Ran
 
 def ranked(*regions: RankedRegion) -> ModelRanked:
     return ModelRanked(against=Against.COMPILED, total_us=100, eager_us=120, limit=2, regions=regions)
+
+
+def won_alone(make) -> Telling:
+    """Return a run of a kernel by itself that saves 40 us a call after 3 s of search."""
+    run = Telling(make, model=None).started().found()
+    run.challenger(run.baseline(), (100.0, 60.0))
+    return run.ended()
+
+
+def won_and_left_out(make) -> Telling:
+    """Return a run whose winner does not pay in the model."""
+    run = Telling(make).started().ranked().found()
+    return run.verified(run.challenger(run.baseline(), (100.0, 50.0)), shipped=False).ended()
 
 
 def test_the_end_is_told_against_all_three_with_intervals_even_where_torch_compile_wins() -> None:
@@ -55,6 +71,33 @@ def test_what_is_left_out_is_named_by_its_gain_and_the_rest_is_summed_up() -> No
 def test_the_line_that_uses_the_kernels_says_who_runs_the_rest() -> None:
     assert line("k") == 'model = kernelwright.apply(model, "k")'
     assert line("k", "inductor") == 'model = kernelwright.apply(model, "k", rest="inductor")'
+
+
+@pytest.mark.parametrize(
+    ("told_run", "after"),
+    [
+        (shipped_run, "12\u00a0000 calls of the model"),
+        (won_alone, "75\u00a0000 calls of the kernel"),
+        (won_and_left_out, None),
+    ],
+)
+def test_the_end_says_beside_a_gain_after_how_many_calls_the_search_has_paid_for_itself(
+    make, tmp_path: Path, capsys: pytest.CaptureFixture[str], told_run, after: str | None
+) -> None:
+    events = told_run(make).events
+    now = [events[0].at]
+    with Journal.create(tmp_path / "run", "run", lambda: now[0]) as journal:
+        for event in events:
+            now[0] = event.at
+            journal.append([event.body])
+    told(tmp_path / "run", None, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    sentence = f"  the search has paid for itself after {after}"
+    assert [line for line in lines if "paid for itself" in line] == ([sentence] if after else [])
+    assert (tmp_path / "run" / "report.html").is_file()
+    told(tmp_path / "run", None, as_json=True)
+    (row,) = json.loads(capsys.readouterr().out)["kernels"]
+    assert (row["calls_to_pay"] is not None) == (after is not None)
 
 
 @pytest.mark.parametrize("verb", ["optimize", "judge", "profile", "verify"])

@@ -14,6 +14,7 @@ from kernelwright.core.stats import (
     SignEvidence,
     block_bootstrap,
     hodges_lehmann,
+    is_not_slower,
     mad,
     quantile,
     ratchet_agrees,
@@ -281,3 +282,56 @@ def test_ratchet_agrees_only_if_the_direct_gain_can_be_the_product_of_the_claims
     assert ratchet_agrees((1.30, 1.36), claims)
     assert not ratchet_agrees((1.01, 1.20), claims)
     assert not ratchet_agrees((1.45, 1.60), claims)
+
+
+def test_ratchet_lets_keeps_for_simplicity_cost_no_more_together_than_one_may():
+    claims = [(1.20, 1.21), *[(1.0, 1.002)] * 4]
+    assert ratchet_agrees((1.195, 1.199), claims, 0.99)
+    assert not ratchet_agrees((1.178, 1.182), claims, 0.99)
+    # By their own words, each 0.4 % slower, the same losses would agree with themselves.
+    assert ratchet_agrees((1.178, 1.182), [(1.20, 1.21), *[(0.995, 0.997)] * 4])
+
+
+def raced(rng: random.Random, ratio: float, scatter: float) -> list[float]:
+    """Return the pairs of a race as the keep rule stops it."""
+    rule, pairs = KeepRule(max_pairs=60), list[float]()
+    while standing(pairs, rule).outcome is None:
+        pairs.append(rng.gauss(math.log(ratio), scatter))
+    return pairs
+
+
+@pytest.mark.parametrize("scatter", [0.001, 0.005, 0.02])
+@pytest.mark.parametrize("ratio", [0.98, 0.99])
+def test_slower_challenger_is_hardly_ever_found_equal_wherever_it_is_stopped(ratio, scatter):
+    # `is_not_slower` looks at every prefix: accepted here is accepted at any stopping time.
+    rng, runs = random.Random(5), 400
+    accepted = sum(
+        is_not_slower([rng.gauss(math.log(ratio), scatter) for _ in range(60)], PLAIN) for _ in range(runs)
+    )
+    assert accepted / runs <= PLAIN.equal_alpha
+
+
+@pytest.mark.parametrize(("scatter", "least"), [(0.001, 1.0), (0.003, 0.97), (0.007, 0.6)])
+def test_equal_challenger_is_mostly_found_equal_by_the_pairs_futility_leaves(scatter, least):
+    rng, runs = random.Random(5), 200
+    races = [raced(rng, 1.0, scatter) for _ in range(runs)]
+    assert sum(is_not_slower(pairs, PLAIN) for pairs in races) / runs >= least
+
+
+@pytest.mark.parametrize(("below", "pairs"), [(0, 7), (1, 11), (2, 14)])
+def test_as_many_pairs_are_needed_as_is_said(below, pairs):
+    values = [-0.05] * below + [0.0] * (pairs - below)
+    assert is_not_slower(values, PLAIN)
+    assert not is_not_slower(values[:-1], PLAIN)
+
+
+@given(st.lists(st.sampled_from((-0.05, -0.005, 0.05)), max_size=30), st.lists(st.just(-0.05), max_size=30))
+def test_what_was_found_equal_stays_so_whatever_pairs_follow(before, after):
+    assert is_not_slower([*before, *after], PLAIN) >= is_not_slower(before, PLAIN)
+
+
+def test_equal_on_the_whole_does_not_hide_a_case_that_got_slower():
+    assert is_not_slower([0.0] * 7, PLAIN, [[0.01] * 7, [-0.01] * 7])
+    assert not is_not_slower([0.0] * 7, PLAIN, [[0.03] * 7, [-0.03] * 7])
+    assert not is_not_slower([0.0] * 7, PLAIN, [[0.03] * 7, [-0.03, *[0.0] * 6]])
+    assert not is_not_slower([0.0] * 7, PLAIN, [[0.0] * 7, []])

@@ -236,6 +236,20 @@ def test_table_the_tree_holds_already_is_not_proposed_again(make):
     assert tables[-1][-1].values == BEST
 
 
+def test_bold_tuner_looks_further_where_it_had_given_up(make):
+    grid = {"A": list(range(20)), "B": list(range(20))}
+    source = f"/*kernelwright\nPARAMS = {grid!r}\n*/\nint kernel_fn();\n"
+    parent = make.candidate(source, choices=(ParamChoice(values={"A": 0, "B": 0}),))
+    told = {"parents": (parent,), "known": (key_of(parent),), "most_trials": 96}
+    answer, asked = tuned(brief(make, **told), lambda _, values: 10.0)
+    assert answer.reason == "every table that 96 of 400 sets of values favour was tried"
+    case = make.problem().cases[0]
+    looks = [(one.values, case, 10.0) for one in asked]
+    again = brief(make, looks, source=source, **told, bold=True)
+    fresh = [one.values for one in tuner.author().propose(again).trials]
+    assert fresh and not any(values in [one.values for one in asked] for values in fresh)
+
+
 def test_nothing_to_tune_is_a_reason(make):
     found = brief(make)
     no_params = brief(make, source="int kernel_fn();")

@@ -3,10 +3,11 @@
 1. Lessons about other sizes, the brief's diagnosis, its technique cards and its seed put the moves of the drawer in an
    order; what lessons warn of comes last.
 2. Each in turn is applied to the parsed source. What does not apply says why; what siblings tried waits until every
-   other move had its turn; what the tree holds already, what the language's own guards refuse and what the plan
-   declines on a case of the problem is passed over.
+   other move had its turn; what the tree holds already, what changes a marked source outside its regions, what the
+   language's own guards refuse and what the plan declines on a case of the problem is passed over.
 3. With two parents, the second one's move is repeated on the first; if it was no move, its values are taken over.
 4. Values chosen for the parent stay as they are; only those that the move sets change.
+5. A bold brief is answered with two moves in a row, where two apply: what either alone did not reach.
 """
 
 import random
@@ -19,6 +20,7 @@ from kernelwright.core.candidate import Author, Candidate, ParamChoice
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frozen import digest
 from kernelwright.core.lesson import Shape, Teaching
+from kernelwright.core.marked import outside_unchanged
 from kernelwright.core.normal import key_of
 from kernelwright.core.plan_language import PlanFault, first_values, parse_params, parse_plan
 from kernelwright.core.plan_run import run_plan
@@ -86,6 +88,8 @@ class Moving:
         for other in self.brief.parents[1:2]:
             yield from self._combined(other)
         names = ordered(self.brief, self.only)
+        if self.brief.bold:
+            yield from self._twice(names)
         moved = {name.partition(":")[0] for name in self.tried}
         for name in names:
             if name not in moved:
@@ -96,6 +100,20 @@ class Moving:
                 for way in self._ways(name)
                 if f"{name}: {way.note}" not in self.tried
             )
+
+    def _twice(self, names: Sequence[str]) -> Iterator[Proposal]:
+        """Yield the parent after two different moves, each in its first way, but for pairs a sibling has."""
+        made = {name.partition(":")[0] for name in self.tried}
+        for place, first in enumerate(names, 1):
+            for way in self._ways(first)[:1]:
+                middle = self.parent.model_copy(
+                    update={"source": way.source, "choices": carried(self.parent, way)}
+                )
+                then = Moving(self.brief.model_copy(update={"parents": (middle,)}), self.only)
+                for second in names[place:] if middle.choices else ():
+                    for more in () if f"{first}+{second}" in made else then._ways(second)[:1]:
+                        both = f"{way.note}; {second.replace('_', ' ')}: {more.note}"
+                        yield then._proposal(f"{first}+{second}", Moved(more.source, both, more.values))
 
     def _ways(self, name: str) -> Sequence[Moved]:
         """Return what a move makes of the parent; why it makes nothing is remembered."""
@@ -141,6 +159,7 @@ class Moving:
             refused = plugins.load("backends", proposal.backend).check(proposal.source)
         except KernelwrightError as error:
             refused = str(error)
+        refused = refused or outside_unchanged(self.parent.source, proposal.source)
         refused = refused or declined(proposal.candidate(self.brief.problem), self.brief.problem)
         if refused:
             self.reasons.append(f"{proposal.author.detail}: {refused}")

@@ -29,8 +29,9 @@ from kernelwright.core.plan_run import run_plan
 from kernelwright.core.verdict import Screening, Status
 
 SUMMARY = "values of PARAMS per case by cheap looks; needs no key"
-FIRST, MORE, MOST = 12, 8, 96
-"""Values looked at per case before the first table, before each further one, and at most."""
+FIRST, MORE, MOST, BOLD_MOST = 12, 8, 96, 288
+"""Values looked at per case before the first table, before each further one, at most, and at most where the search is
+to be bold."""
 RUNGS = ((1, 1), (3, 3), (9, 5))
 """Successive halving: the best 1/n of the values get so many looks."""
 NEAREST = 3
@@ -107,7 +108,7 @@ class Tuning:
 
     def answer(self) -> Answer:
         """Return looks wanted, a table, or a reason."""
-        most = min(MOST, self.space.size)
+        most = min(BOLD_MOST if self.brief.bold else MOST, self.space.size)
         for target in (*range(min(FIRST, most), most, MORE), most):
             wanted = list(self._wanted(target))
             if wanted:

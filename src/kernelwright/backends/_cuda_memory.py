@@ -15,6 +15,8 @@ from kernelwright.core.errors import KernelwrightError
 
 UNIT = 2 << 20
 """Memory of a GPU is allocated, and found again, in pieces of so many bytes."""
+OUT_OF_MEMORY = 2
+"""What the driver says then."""
 
 
 class DeviceMemoryFailed(KernelwrightError):
@@ -146,8 +148,26 @@ def make_shared(sizes: Sequence[int], index: int) -> SharedMemory:
     if len(sizes) > 1 and UNIT % unit:
         raise DeviceMemoryFailed(f"allocate pieces of {UNIT} bytes", f"they must be multiples of {unit}")
     whole = [max(1, math.ceil(nbytes / unit)) * unit for nbytes in sizes]
-    handles = [_checked(driver.cuMemCreate(each, wanted, 0), f"allocate {each} bytes") for each in whole]
-    return SharedMemory(handles, whole, index)
+    return SharedMemory(_allocated(driver, whole, wanted), whole, index)
+
+
+def _allocated(driver: Any, sizes: Sequence[int], wanted: Any) -> list[Any]:
+    """Return an allocation of every size; where the device is full, torch gives back what it keeps for later first."""
+    import torch
+
+    handles: list[Any] = []
+    for size in sizes:
+        result = driver.cuMemCreate(size, wanted, 0)
+        if int(result[0]) == OUT_OF_MEMORY:
+            torch.cuda.empty_cache()
+            result = driver.cuMemCreate(size, wanted, 0)
+        try:
+            handles.append(_checked(result, f"allocate {size} bytes"))
+        except DeviceMemoryFailed:
+            for handle in handles:
+                driver.cuMemRelease(handle)
+            raise
+    return handles
 
 
 def map_shared(

@@ -15,8 +15,20 @@ from kernelwright.cli.screen import (
     print_json,
     telling,
 )
-from kernelwright.core.verdict import Comparison, Profile, StageResult, Status, Timing
+from kernelwright.core.roofline import sol_score
+from kernelwright.core.verdict import CaseTiming, Comparison, Profile, StageResult, Status, Timing
 from kernelwright.engine.judging import Finding, Wish
+
+
+class Reached(Answer):
+    """How near one case came to what the device can do."""
+
+    label: str
+    """Which case."""
+    floor_share: float | None
+    """The measured floor over the certified time; above 1 the call was faster than the device was measured to be."""
+    sol_score: float | None
+    """1 at the floor, 0.5 at the kernel it is compared with, towards 0 for slower; in the rounds of the comparison."""
 
 
 class JudgeAnswer(Answer):
@@ -39,9 +51,13 @@ class JudgeAnswer(Answer):
     stages: list[StageResult]
     """What each stage found, up to the first failure."""
     reproduce: str | None
-    """Command that puts the file to the failing case alone."""
+    """Command that shows the failing case again: alone, or with all cases of its reference."""
     timing: Timing | None
     """Certified times; only behind a passed profile."""
+    reached: list[Reached]
+    """Floor share and score of every timed case, where its floor is known."""
+    is_calibrated: bool
+    """Whether floors are known here; `kernelwright doctor --calibrate` measures them."""
     comparison: Comparison | None
     """Against the other kernel, if one was given and both were timed."""
     disqualified: str | None
@@ -118,13 +134,27 @@ def answer_of(wish: Wish, finding: Finding) -> JudgeAnswer:
         status=found.status,
         passed=finding.passed,
         stages=list(found.stages),
-        reproduce=reproducing(wish, found.failure),
+        reproduce=reproducing(wish, finding.problem, found.failure),
         timing=found.timing,
+        reached=_reached(found.timing, compared if isinstance(compared, Comparison) else None),
+        is_calibrated=finding.is_calibrated,
         comparison=compared if isinstance(compared, Comparison) else None,
         disqualified=None if compared is None or isinstance(compared, Comparison) else compared.reason,
         environment=found.environment,
         seconds=found.seconds,
     )
+
+
+def _reached(timing: Timing | None, compared: Comparison | None) -> list[Reached]:
+    """Return floor share and score of every timed case."""
+    raced = {one.case_hash: one for one in compared.cases} if compared else {}
+    found = []
+    for timed in timing.cases if timing else ():
+        pair, score = raced.get(timed.case_hash), None
+        if pair is not None and timed.floor_us is not None:
+            score = sol_score(pair.challenger_us, timed.floor_us, pair.incumbent_us)
+        found.append(Reached(label=timed.label, floor_share=timed.floor_share, sol_score=score))
+    return found
 
 
 def _word(stage: StageResult) -> tuple[str, str]:
@@ -133,6 +163,19 @@ def _word(stage: StageResult) -> tuple[str, str]:
         return "failed", "red"
     # Only a stage that had nothing to check passes with a reason.
     return ("skipped", "yellow") if stage.reason else ("passed", "green")
+
+
+def _times(timed: CaseTiming, reached: Reached) -> str:
+    """Return what a case takes, cold and warm, and how near that is to the floor."""
+    time = f"{timed.label}: {timed.median_us:.1f} us (+- {timed.mad_us:.1f})"
+    words = (
+        [f"{time} cold only"] if timed.warm_us is None else [f"{time} cold", f"{timed.warm_us:.1f} us warm"]
+    )
+    if reached.floor_share is not None:
+        words.append(f"floor {timed.floor_us:.1f} us ({reached.floor_share:.0%} of the time)")
+    if reached.sol_score is not None:
+        words.append(f"SOL score {reached.sol_score:.2f}")
+    return ", ".join(words)
 
 
 def _print(answer: JudgeAnswer) -> None:
@@ -150,11 +193,12 @@ def _print(answer: JudgeAnswer) -> None:
         line.append(f"{word:7}", colour)
         line.append(f" {stage.checked:7d} {stage.seconds:8.1f}  {stage.reason}{where}".rstrip())
         console.print(line, soft_wrap=True)
-    for timed in answer.timing.cases if answer.timing else ():
-        floor = f", floor {timed.floor_us:.1f} us" if timed.floor_us else ""
-        console.print(f"{timed.label}: {timed.median_us:.1f} us (+- {timed.mad_us:.1f}){floor}", markup=False)
+    for timed, reached in zip(answer.timing.cases if answer.timing else (), answer.reached, strict=True):
+        console.print(_times(timed, reached), markup=False, soft_wrap=True)
+    if answer.timing and not answer.is_calibrated:
+        console.print("no floor is known here: `kernelwright doctor --calibrate` measures it", markup=False)
     if found := answer.comparison:
-        ratio = f"x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}]"
+        ratio = f"x{found.ratio:.3f} [{found.ci_low:.3f}, {found.ci_high:.3f}] (95 %)"
         outcome = f"{found.outcome.value.replace('_', ' ')}: {ratio} over {found.pairs} fresh pairs"
         console.print(f"{outcome}, evidence {found.e_faster:.3g}", markup=False)
     if answer.disqualified:
@@ -163,4 +207,4 @@ def _print(answer: JudgeAnswer) -> None:
     told = f" under {answer.profile.value}: {answer.status.value}"
     console.print(Text.assemble((verdict, "bold"), told))
     if answer.reproduce:
-        console.print(f"the failing case alone: {answer.reproduce}", markup=False, soft_wrap=True)
+        console.print(f"the failing case again: {answer.reproduce}", markup=False, soft_wrap=True)

@@ -13,7 +13,15 @@ from rich.text import Text
 
 from kernelwright.cli.screen import err
 from kernelwright.core.candidate import Origin
-from kernelwright.core.events import Body, Decided, Noted, ProblemEnded, SearchEscalated, WinnerTried
+from kernelwright.core.events import (
+    Body,
+    Decided,
+    Noted,
+    ProblemEnded,
+    SearchEscalated,
+    WinnerTried,
+    problem_of,
+)
 
 if TYPE_CHECKING:
     from kernelwright.core.tree import Node, Tree
@@ -23,6 +31,8 @@ Tell = Callable[[str], None]
 Watch = Callable[["Run", Sequence[Body]], None]
 REFRESH = 4
 """Pictures a second at most."""
+STANDING_S = 60.0
+"""How often plain lines tell how a run stands, if it does not turn to another problem meanwhile."""
 
 
 @contextmanager
@@ -34,17 +44,17 @@ def watching() -> Iterator[tuple[Tell, Watch]]:
         return
     with Live(console=console, refresh_per_second=REFRESH, transient=True) as live:
         seen: list[Run] = []
-        line = [""]
+        line, last = [""], [""]
 
         def draw() -> None:
-            live.update(picture(seen[0], line[0]) if seen else Text(line[0]))
+            live.update(picture(seen[0], line[0], last[0]) if seen else Text(line[0]))
 
         def tell(text: str) -> None:
             line[0] = text
             draw()
 
         def watch(run: "Run", bodies: Sequence[Body]) -> None:
-            seen[:] = [run]
+            seen[:], last[0] = [run], _about(bodies) or last[0]
             for text in news(run.tree, bodies):
                 live.console.print(text, markup=False)
             draw()
@@ -52,8 +62,8 @@ def watching() -> Iterator[tuple[Tell, Watch]]:
         yield tell, watch
 
 
-def _plainly(console: Console) -> tuple[Tell, Watch]:
-    last = [""]
+def _plainly(console: Console, every_s: float = STANDING_S) -> tuple[Tell, Watch]:
+    last, now, told = [""], [""], [float("-inf")]
 
     def tell(text: str) -> None:
         if text != last[0]:  # what waits says so every second
@@ -63,6 +73,10 @@ def _plainly(console: Console) -> tuple[Tell, Watch]:
     def watch(run: "Run", bodies: Sequence[Body]) -> None:
         for text in news(run.tree, bodies):
             console.print(text, markup=False)
+        key, at = current(run, _about(bodies) or now[0]), time.monotonic()
+        if key and (key != now[0] or at - told[0] >= every_s):
+            console.print(f"now {_label(run.tree, key)}: {_pace(run)}", markup=False)
+            now[0], told[0] = key, at
 
     return tell, watch
 
@@ -88,6 +102,18 @@ def news(tree: "Tree", bodies: Sequence[Body]) -> Iterator[str]:
                 pass
 
 
+def _about(bodies: Sequence[Body]) -> str:
+    """Return the problem the last event about one is about; empty if there is none."""
+    return next((key for body in reversed(bodies) if (key := problem_of(body))), "")
+
+
+def current(run: "Run", last: str) -> str:
+    """Return the problem that is worked on: whose turn it is, else, when the search is over, the last one spoken of."""
+    from kernelwright.engine.scheduler import next_problem
+
+    return "" if run.tree.ended else next_problem(run.tree) or last
+
+
 def _label(tree: "Tree", key: str) -> str:
     return tree.problems[key].cases[0].label
 
@@ -101,12 +127,12 @@ def _verdict(kept: bool) -> str:
     return "kept" if kept else "reverted"
 
 
-def picture(run: "Run", line: str) -> Group:
-    """Return the state of a run: a row per problem, and what is being done now."""
+def picture(run: "Run", line: str, last: str = "") -> Group:
+    """Return the state of a run: a row per problem, the current one marked, and what is being done now."""
     from kernelwright.core.search import speeds
     from kernelwright.engine.budget import floor_share
 
-    tree = run.tree
+    tree, now = run.tree, current(run, last)
     table = Table(box=None, header_style="dim", pad_edge=False)
     for name in ("problem", "share", "tree", "kept", "reverted", "best", "of floor", "state"):
         table.add_column(name, justify="left" if name in ("problem", "state") else "right")
@@ -118,7 +144,7 @@ def picture(run: "Run", line: str) -> Group:
         speed = speeds(tree, key).certified(best) if best else None
         reached, quest = floor_share(tree, problem), tree.quests[key]
         table.add_row(
-            problem.cases[0].label,
+            f"{'>' if key == now else ' '} {problem.cases[0].label}",
             f"{100 * problem.share:.0f} %",
             str(len(own)),
             str(kept),
@@ -131,10 +157,25 @@ def picture(run: "Run", line: str) -> Group:
 
 
 def _pace(run: "Run") -> str:
-    """Return how fast decisions are made and how much of the budget is left."""
+    """Return how fast decisions are made, how much of the budget is left, and what language models cost."""
     decided = sum(node.decision is not None for node in run.tree.nodes.values())
     looks = sum(len(node.screenings) for node in run.tree.nodes.values())
     took = max(1.0, time.monotonic() - run.began)
     left = max(0.0, run.config.budget_s - run.spent.seconds)
     pace = f"{60 * decided / took:.1f} decisions and {60 * looks / took:.0f} looks a minute"
-    return f"{pace}, {left:.0f} s of the budget left"
+    return ", ".join([pace, f"{left:.0f} s of the budget left", *_purse(run)])
+
+
+def _purse(run: "Run") -> Iterator[str]:
+    """Yield money and tokens: what is left where there is a limit, what was spent where there is none."""
+    from kernelwright.core.exchange import totals
+
+    spent, config = totals(run.tree.exchanges), run.config
+    if config.max_cost is not None:
+        yield f"${max(0.0, config.max_cost - spent.cost):.4f} of ${config.max_cost:.4f} left"
+    elif spent.calls:
+        yield f"{spent.money} spent"
+    if config.max_tokens is not None:
+        yield f"{max(0, config.max_tokens - spent.tokens)} of {config.max_tokens} tokens left"
+    elif spent.calls:
+        yield f"{spent.tokens} tokens spent"

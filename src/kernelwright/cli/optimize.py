@@ -1,5 +1,6 @@
 """`kernelwright optimize`: the main job."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,11 +30,13 @@ from kernelwright.cli.screen import (
     print_json,
 )
 from kernelwright.core.account import Against
+from kernelwright.core.candidate import Origin
 from kernelwright.core.errors import BadInput
 from kernelwright.core.events import ModelRanked, ModelVerified, WinnerTried
 
 if TYPE_CHECKING:
-    from kernelwright.core.tree import Tree
+    from kernelwright.core.candidate import ParamValue
+    from kernelwright.core.tree import Node, Tree
 
 LISTED = 4
 """Regions left out that are named; the others are counted."""
@@ -51,7 +54,7 @@ class KernelRow(Answer):
     share: float
     """Share of the model's time before."""
     winner: str
-    """Backend of the best candidate; `eager` or `compiled` means that a baseline kept its title."""
+    """Backend of the best candidate; `eager`, `compiled` or `the given file` kept the title they began with."""
     baseline: str
     """The faster of the two baselines, which was to be beaten; empty if none was accepted."""
     ratio: float | None
@@ -64,6 +67,8 @@ class KernelRow(Answer):
     """The gate's sentence."""
     spliced: WinnerTried | None
     """What came of putting it into the model; None if there was nothing to put."""
+    calls_to_pay: float | None
+    """Calls of the model, or of a kernel by itself, after which the search has paid for itself; None if it has not."""
 
 
 class OptimizeAnswer(Answer):
@@ -83,6 +88,10 @@ class OptimizeAnswer(Answer):
     """Who ran the rest of the model beside the winners."""
     optimized_kernels: str | None
     """Folder of the kernels that stay, as modules of their own; None if nothing is shipped."""
+    put_back: str
+    """The command that puts the winner's regions into the file the search began with; empty if there is none."""
+    values: dict[str, int | float | str | bool]
+    """Parameters of that winner that differ from what its own source says first; a build of the file needs them."""
     ended: str
     """Why the run stopped."""
 
@@ -113,6 +122,13 @@ def optimize(
     shape: Annotated[
         list[str] | None,
         typer.Option(help="Size of that kernel, such as `8192,8192` or `4096x50257 bf16`; may be repeated."),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="With --op: begin with this .cpp or .cu file; only its marked regions may change.",
+        ),
     ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Time of the whole run: 90s, 10m, 8h. Default: 10m.")
@@ -154,6 +170,12 @@ def optimize(
     max_cost: Annotated[
         float | None, typer.Option(help="Dollars to spend on language models. Default: no limit.")
     ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Tokens to spend on language models. Default: no limit.")
+    ] = None,
+    max_device_s: Annotated[
+        str | None, typer.Option(help="Judging the search may ask for: 90s, 10m. Default: no limit.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Source of whatever the search draws. Default: 0.")] = None,
     rest: RestOption = None,
     threads: Annotated[
@@ -186,14 +208,20 @@ def optimize(
     flags |= {"rest": rest, "threads": threads, "max_pairs": max_pairs, "model_processes": processes}
     flags |= {"op": op, "shape": tuple(shape) if shape else None, "budget_s": budget, "strategy": strategy}
     flags |= {"workers": workers, "max_evaluations": max_evaluations, "seed": seed, "max_cost": max_cost}
+    flags |= {"max_tokens": max_tokens, "max_device_s": max_device_s}
     flags |= {"author": author[0], "beside": tuple(author[1:])} if author else {}
     flags |= {"crew": crew, "analyst": analyst, "reflect": reflect, "seeds": seeds, "drafts": drafts}
     flags |= {"lessons": lessons, "knowledge": tuple(knowledge) if knowledge else None}
     flags |= {"plugins": tuple(plugged) if plugged else None}
+    flags |= {"source": str(source) if source else None}
     if op and model:
         raise BadInput("--op", f"the model {model!r} is given too", "Give one of them.")
     if shape and not op:
         raise BadInput("--shape", "no kernel is named", "Pass --op too, for example --op softmax.")
+    if source and not op:
+        raise BadInput(
+            "--from", "what the file computes is not said", "Pass --op too, for example --op softmax."
+        )
     config = load_config(flags) if op else model_config("optimize", flags)[0]
     with watching() as (tell, watch):
         folder = start(config, kernelwright_home(home), tell, watch)
@@ -202,62 +230,88 @@ def optimize(
 
 def told(folder: Path, journal_url: str | None, as_json: bool) -> int:
     """Write the reports of a run that has ended, and print what came of it."""
-    from kernelwright.report.write import write_reports
+    from kernelwright.report.results import results_tsv
+    from kernelwright.report.write import in_time, put_reports, read_report
     from kernelwright.store.journal import Journal
 
     journal = Journal.open(journal_url or folder, folder.name)
     tree = journal.tree()
-    write_reports(folder, tree, journal.events())
-    answer = _answer(folder, tree)
+    run = in_time(folder, tree, journal.events())
+    report = read_report(folder, run)
+    put_reports(folder, report, results_tsv(run.tree, run.when))
+    answer = _answer(folder, tree, {one.key: one.calls_to_pay for one in report.problems})
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
 
 
-def _answer(folder: Path, tree: "Tree") -> OptimizeAnswer:
+def _answer(folder: Path, tree: "Tree", payback: Mapping[str, float | None]) -> OptimizeAnswer:
     from kernelwright.core.manifest import FOLDER
     from kernelwright.engine.verifying import rest_of
 
     kernels = folder / FOLDER
+    command, values = _put_back(folder, tree)
     return OptimizeAnswer(
         run_id=folder.name,
         folder=str(folder),
         ranking=tree.ranked,
-        kernels=[_row(tree, key) for key in tree.problems],
+        kernels=[_row(tree, key, payback[key]) for key in tree.problems],
         model=tree.verified,
         rest=rest_of(kernels),
         optimized_kernels=str(kernels) if kernels.is_dir() else None,
+        put_back=command,
+        values=values,
         ended=tree.ended.reason if tree.ended else "not ended",
     )
 
 
-def _row(tree: "Tree", key: str) -> KernelRow:
-    from kernelwright.core.candidate import Origin
+def _put_back(folder: Path, tree: "Tree") -> tuple[str, "dict[str, ParamValue]"]:
+    """Return the command that takes a winner back into the file the search began with, and the values it needs."""
+    import shlex
 
+    from kernelwright.engine.winners import write_regions_of_winner
+
+    found = write_regions_of_winner(folder, tree)
+    if found is None:
+        return "", {}
+    words = ["kernelwright", "new", "--from", str(found.original), "--back", str(found.winner)]
+    return shlex.join(words), found.values
+
+
+def _row(tree: "Tree", key: str, calls_to_pay: float | None) -> KernelRow:
     problem, held = tree.problems[key], tree.titles.get(key, [])
     judged = [node for (owner, _), node in tree.nodes.items() if owner == key and node.decision]
     judged.sort(key=lambda node: node.candidate.origin is not Origin.BASELINE)
     best = tree.nodes[key, held[-1]] if held else None
     # The winner's own sentence; where a baseline kept its title, why the last challenger did not get it.
-    told = best if best and best.candidate.origin is not Origin.BASELINE else judged[-1] if judged else None
+    told = best if held[1:] else judged[-1] if judged else None
     found = best.comparisons[-1] if best and best.comparisons else None
     return KernelRow(
         case=problem.cases[0].label,
         count=problem.count,
         share=problem.share,
-        winner=best.candidate.backend if best else "none",
+        winner=_named(best, is_first=not held[1:]) if best else "none",
         baseline=tree.nodes[key, held[0]].candidate.backend if held else "",
         ratio=found.ratio if found else None,
         ci_low=found.ci_low if found else None,
         ci_high=found.ci_high if found else None,
         reason=told.decision.reason if told and told.decision else "not judged",
         spliced=tree.tried.get(key),
+        calls_to_pay=calls_to_pay,
     )
+
+
+def _named(best: "Node", *, is_first: bool) -> str:
+    """Return a title's holder in a word."""
+    is_file = is_first and best.candidate.origin is not Origin.BASELINE
+    return "the given file" if is_file else best.candidate.backend
 
 
 def _print(answer: OptimizeAnswer) -> None:
     from rich.text import Text
 
-    console = out()
+    from kernelwright.report.axes import calls
+
+    console, what = out(), "the model" if answer.ranking else "the kernel"
     for row in answer.kernels:
         told = f"  x{row.count} in the model, {100 * row.share:.1f} % of its time"
         console.print(Text.assemble((row.case, "bold"), told))
@@ -265,12 +319,20 @@ def _print(answer: OptimizeAnswer) -> None:
         if row.spliced:
             words = "stays" if row.spliced.kept else "goes"
             console.print(f"  in the model: {words}; {row.spliced.reason}", markup=False)
+        if row.calls_to_pay is not None:
+            after = calls(row.calls_to_pay)
+            console.print(f"  the search has paid for itself after {after} calls of {what}", markup=False)
     if answer.ranking:
         for line in left_out(answer.ranking):
             console.print(line, markup=False)
     if answer.model:
         for line in end_to_end(answer.model):
             console.print(line, markup=False)
+    if answer.put_back:
+        console.print(f"put it back: {answer.put_back}", markup=False, soft_wrap=True)
+    if answer.values:
+        told = ", ".join(f"{name}={value}" for name, value in answer.values.items())
+        console.print(f"  it was proven with {told}: build the file with these values", markup=False)
     console.print(f"ended: {answer.ended}", markup=False)
     console.print(f"report: {answer.folder}/report.html", markup=False, soft_wrap=True)
     if answer.optimized_kernels:

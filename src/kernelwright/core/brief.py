@@ -94,6 +94,8 @@ class Brief(Frozen):
     """What was told of earlier attempts; `clean` asks for a fresh start."""
     hint: str = ""
     """What is wanted."""
+    bold: bool = False
+    """Whether larger steps are wanted than those that led nowhere."""
     diagnosis: int = Field(default=0, ge=0)
     """Which of the diagnoses to work on."""
     diagnoses: tuple[str, ...] = ()

@@ -53,6 +53,8 @@ class RunConfig(Frozen):
     """A kernel type to optimise by itself, instead of a model."""
     shape: tuple[str, ...] = Field(default=(), strict=False)
     """Sizes of that kernel, such as `8192x8192 fp16`; none takes a usual one."""
+    source: str | None = None
+    """C++ or CUDA file of that kernel to begin with and to beat; only its marked regions may change."""
     input: tuple[str, ...] = Field(default=(), strict=False)
     """Inputs by shape, such as `1,512:int64`; none means the model's file makes them."""
     input_function: str | None = None
@@ -82,10 +84,20 @@ class RunConfig(Frozen):
     """Wall-clock time of the whole run: `90s`, `10m`, `8h` or seconds; a part of it is left for finishing."""
     problem_s: Seconds = Field(default=7200.0, gt=0)
     """Time after which the search of one problem ends."""
+    problem_evaluations: int | None = Field(default=None, ge=1)
+    """Verdicts after which the search of one problem ends; None for as many as the run allows."""
+    problem_device_s: Annotated[float | None, BeforeValidator(_seconds)] = Field(default=None, gt=0)
+    """Seconds of judging after which the search of one problem ends; None for as many as the run allows."""
+    problem_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of language models after which the search of one problem ends; None for as many as the run allows."""
+    problem_cost: float | None = Field(default=None, gt=0, strict=False)
+    """Dollars for language models after which the search of one problem ends; None for as many as the run allows."""
     max_evaluations: int | None = Field(default=None, ge=1)
     """Verdicts the search may ask for; None for as many as the time allows."""
     max_device_s: Annotated[float | None, BeforeValidator(_seconds)] = Field(default=None, gt=0)
-    """Seconds of judging the search may spend; None for as many as the time allows."""
+    """Seconds of judging the search may spend: verdicts, comparisons and looks; None for as many as the time allows."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of prompts and answers the search may spend; None for as many as it takes."""
     max_cost: float | None = Field(default=None, gt=0, strict=False)
     """Dollars the search may spend on language models; None for as many as it takes."""
     max_expansions: int = Field(default=1000, ge=0)
@@ -112,10 +124,14 @@ class RunConfig(Frozen):
     """Source of whatever the search draws."""
     patience: int = Field(default=5, ge=1)
     """Candidates in a row that are not kept before the search of a problem is escalated, and at last given up."""
-    escalations: int = Field(default=2, ge=0)
-    """How often a search turns to bolder means before the problem is given up."""
+    escalations: int = Field(default=3, ge=0)
+    """Turns to other means before a problem is given up: bolder proposals, another strategy, another language."""
+    bold: bool = True
+    """Whether bolder proposals are two steps at once of authors without a key; otherwise only llms are told."""
     near_floor: float = Field(default=0.97, gt=0, le=1)
     """Share of the floor at which a problem counts as done."""
+    max_devices: int | None = Field(default=None, ge=1)
+    """Equal GPUs on which candidates are judged side by side; None takes all there are."""
     threads: int = Field(default=0, ge=0)
     """CPU threads of a judged kernel; 0 means all of the machine's cores."""
     max_pairs: int = Field(default=60, ge=1, le=400)
@@ -154,6 +170,11 @@ class RunConfig(Frozen):
             download=self.download,
             hf_cache=self.hf_cache,
         )
+
+
+def recorded(given: Mapping[str, object]) -> RunConfig:
+    """Return the settings a journal holds; what it does not name is as it was before there was a setting."""
+    return RunConfig.model_validate({"bold": False, **given})
 
 
 def _refuse_unknown(where: str, values: Mapping[str, object]) -> None:

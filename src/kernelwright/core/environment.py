@@ -21,8 +21,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE = 1, 4
 
 MALLOC = {
     # Fresh large outputs otherwise come from mmap and pay a page fault per 4 kB: eager looked 5x slower than it is
-    # (docs/measured.md#malloc). 32 MB is the largest threshold glibc takes.
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
+    # (docs/measured.md#malloc). A threshold would do up to 32 MB, the largest glibc takes.
+    "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }

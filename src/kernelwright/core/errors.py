@@ -87,6 +87,17 @@ class DiskFull(KernelwrightError):
         )
 
 
+class ScratchFull(DiskFull):
+    """No room to build and run candidates in; nothing is wrong with any of them."""
+
+    def __init__(self, path: Path | str) -> None:
+        KernelwrightError.__init__(
+            self,
+            f"No room left to build and run candidates in {str(path)!r}. No verdict was written; free some space "
+            "and run the command again, or take the run up with `kernelwright resume`.",
+        )
+
+
 class JournalCorrupt(KernelwrightError):
     """A journal whose file or chain is damaged."""
 
@@ -146,7 +157,7 @@ class ServiceDied(KernelwrightError):
     """A process of ours ended without an answer."""
 
     def __init__(self, service: str, detail: str) -> None:
-        self.service = service
+        self.service, self.detail = service, detail
         super().__init__(
             f"The {service} process ended unexpectedly: {detail}. Nothing journalled is lost; run again with "
             "--debug and report it."
@@ -226,6 +237,16 @@ class DeviceBusy(KernelwrightError):
     def __init__(self, device: str, holder: str, waited_s: float) -> None:
         super().__init__(
             f"Device {device} is in use by {holder}; waited {waited_s:.0f} s. Wait for it or stop it."
+        )
+
+
+class DeviceLost(KernelwrightError):
+    """A device on which nothing of ours can be started any more: no candidate is to blame."""
+
+    def __init__(self, device: str, detail: str) -> None:
+        super().__init__(
+            f"Device {device} is lost: {detail}. No verdict was written; when it is back, run the command again, or "
+            "take the run up with `kernelwright resume`."
         )
 
 
@@ -397,3 +418,13 @@ class CannotReplay(KernelwrightError):
 
     def __init__(self, run: str, problem: str, remedy: str) -> None:
         super().__init__(f"Run {run!r} cannot be replayed: {problem}. {remedy}")
+
+
+class CannotResume(KernelwrightError):
+    """A run whose verdicts could not be held against those of this machine's judge."""
+
+    def __init__(self, run: str, problem: str) -> None:
+        super().__init__(
+            f"Run {run!r} cannot be taken up: {problem}. "
+            f"`kernelwright rejudge {run}` certifies its winners here, a new run searches on from them."
+        )

@@ -148,6 +148,8 @@ class SearchEscalated(Frozen):
     level: int = Field(ge=1)
     """How often it has been escalated."""
     reason: str
+    left: str = ""
+    """Language that is left alone from now on; empty for none."""
 
 
 class ProblemEnded(Frozen):

@@ -61,6 +61,11 @@ class Totals(Frozen):
     seconds: float = 0.0
 
     @property
+    def tokens(self) -> int:
+        """Return the tokens of prompts and answers, as far as they were counted."""
+        return self.tokens_in + self.tokens_out
+
+    @property
     def money(self) -> str:
         """Return the cost in words; what is unknown is named."""
         known = f"${self.cost:.4f}"
@@ -85,15 +90,26 @@ def totals(exchanges: Iterable[Exchange]) -> Totals:
     )
 
 
-def past_limit(spent: Totals, max_cost: float | None) -> str | None:
-    """Return why no further call is allowed under `--max-cost`, or None.
+def past_limit(spent: Totals, max_cost: float | None, name: str = "--max-cost") -> str | None:
+    """Return why no further call is allowed under a limit in dollars, or None.
 
     A limit cannot be kept with a model whose price is unknown, so such a call ends it too.
     """
     if max_cost is None:
         return None
     if spent.unpriced:
-        return f"--max-cost {max_cost:g} cannot be kept: {', '.join(spent.unpriced)} has no known price"
+        return f"{name} {max_cost:g} cannot be kept: {', '.join(spent.unpriced)} has no known price"
     if spent.cost >= max_cost:
-        return f"--max-cost {max_cost:g} is reached: ${spent.cost:.4f} spent in {spent.calls} calls"
+        return f"{name} {max_cost:g} is reached: ${spent.cost:.4f} spent in {spent.calls} calls"
+    return None
+
+
+def past_tokens(spent: Totals, max_tokens: int | None, name: str = "--max-tokens") -> str | None:
+    """Return why no further call is allowed under a limit in tokens, or None; what is not counted ends it too."""
+    if max_tokens is None:
+        return None
+    if spent.uncounted:
+        return f"{name} {max_tokens} cannot be kept: a server did not count the tokens of {spent.uncounted} answers"
+    if spent.tokens >= max_tokens:
+        return f"{name} {max_tokens} is reached: {spent.tokens} tokens in {spent.calls} calls"
     return None

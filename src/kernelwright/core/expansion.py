@@ -35,6 +35,10 @@ class Expansion(Frozen):
     """A few words on what is wanted of this expansion."""
     worker: int = Field(default=0, ge=0)
     """For which author of the crew."""
+    bold: bool = False
+    """Whether larger steps are wanted than those that led nowhere."""
+    backend: str = ""
+    """Language of a first draft; empty for the first one of the run."""
 
 
 class Allowance(Frozen):

@@ -130,19 +130,23 @@ def _first_change(ours: str, theirs: str) -> str:
     return f"{more} lines were added" if more > 0 else f"{-more} lines are missing"
 
 
+def plain(text: str) -> str:
+    """Return a text with the line ends that authors write."""
+    return text.replace("\r\n", "\n")
+
+
 def put_back(original: str, proposal: str, where: str) -> str:
     """Return the original file with the regions of a proposal in it; every character outside is the original's.
 
     A proposal that was changed elsewhere is refused by name. Line ends of the regions become those of the original.
     """
-    ends = "\r\n" if "\r\n" in original else "\n"
-    given = proposal.replace("\r\n", "\n").replace("\n", ends)
+    ends, given = "\r\n" if "\r\n" in original else "\n", plain(proposal)
     if not regions(original, where):
         raise BadInput(where, "it has no marked region", HELP)
-    if problem := outside_unchanged(original, given):
+    if problem := outside_unchanged(plain(original), given):
         raise BadInput(where, problem, "Change only what lies between the marks.")
     made = original
     for one in regions(given, "the proposal"):
-        made = replaced(made, one.name, given[one.start : one.end], where)
+        made = replaced(made, one.name, given[one.start : one.end].replace("\n", ends), where)
     assert outside(made, where) == outside(original, where), "only regions were exchanged"
     return made

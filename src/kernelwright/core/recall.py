@@ -28,6 +28,7 @@ def brief_of(tree: Tree, expansion: Expansion, seed: int) -> Brief:
         evaluations=tuple(verdict for node in nodes if (verdict := last_verdict(node))),
         memory=expansion.memory,
         hint=expansion.hint,
+        bold=expansion.bold,
         diagnosis=expansion.diagnosis,
         attempts=remembered(tree, expansion),
         screenings=own,

@@ -203,7 +203,8 @@ def ranked(found: Iterable[Prospect]) -> list[Prospect]:
 
 def rng_at(tree: Tree, budget: Allowance, seed: int) -> random.Random:
     """Return the randomness of the next choice: a resumed run draws what the uninterrupted one would have drawn."""
-    # Whoever answers has no say in what is drawn: one author draws what a crew draws.
-    asked = [one.model_dump(mode="json", exclude={"worker"}) for one in (*budget.pending, *budget.barren)]
+    # Whoever answers has no say in what is drawn: one author draws what a crew draws. Older journals lack the others.
+    silent = {"worker", "bold", "backend"}
+    asked = [one.model_dump(mode="json", exclude=silent) for one in (*budget.pending, *budget.barren)]
     sizes = [seed, budget.problem_hash, tree.events, budget.expansions]
     return random.Random(int(digest(canonical_json([sizes, asked])), 16))

@@ -117,6 +117,8 @@ class EarlierWinner(Frozen):
     """Lower end of the 95 % interval."""
     ci_high: float = Field(gt=0)
     """Upper end of the 95 % interval."""
+    judge_version: str = Field(default="", max_length=100)
+    """By which version of the judge's rules; empty where that was not noted."""
     run_id: Name
     """The run."""
     evaluations: tuple[Name, ...] = Field(min_length=1)

@@ -119,6 +119,10 @@ class KeepRule:
     """Loss no single case may show: a keep needs more than this ruled out on every case."""
     case_alpha: float = 0.05
     """Probability of ruling it out, or of finding it, by mistake on one case."""
+    equal: float = 0.99
+    """Ratio down to which a challenger counts as equally fast."""
+    equal_alpha: float = 0.05
+    """Probability of calling a challenger equally fast that is slower than that."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,35 @@ def standing(log_ratios: Sequence[float], rule: KeepRule, cases: Sequence[Sequen
     return Standing(outcome, faster.value, futile.value)
 
 
-def ratchet_agrees(direct: tuple[float, float], claims: Sequence[tuple[float, float]]) -> bool:
-    """Tell whether the directly measured gain of many keeps (an interval) can be the product of their claims."""
+def is_not_slower(log_ratios: Sequence[float], rule: KeepRule, cases: Sequence[Sequence[float]] = ()) -> bool:
+    """Tell whether the pairs prove a challenger equally fast, and none of its cases slower than one may be.
+
+    The pairs may have been stopped for any reason. Seven that all lie above the bound are enough (evidence 31), eleven
+    if one of them does not, fourteen if two do not. Futility takes seven too: simulated equal arms that scatter by
+    0.3 % from pair to pair are found equal when it stops them in 99 of 100 races, at 0.7 % in 73, at 2 % in 50.
+    """
+    return _is_above(log_ratios, math.log(rule.equal), rule.equal_alpha) and all(
+        _is_above(values, -math.log1p(rule.case_margin), rule.case_alpha) for values in cases
+    )
+
+
+def _is_above(values: Sequence[float], threshold: float, alpha: float) -> bool:
+    """Tell whether the evidence against `median <= threshold` ever reached 1/alpha; crossed once is crossed."""
+    evidence = SignEvidence()
+    for value in values:
+        evidence = evidence.after(sign_of(value - threshold))
+        if evidence.value >= 1 / alpha:
+            return True
+    return False
+
+
+def ratchet_agrees(
+    direct: tuple[float, float], claims: Sequence[tuple[float, float]], loss: float = 1.0
+) -> bool:
+    """Tell whether the directly measured gain of many keeps (an interval) can be the product of their claims.
+
+    Keeps for simplicity claim 1: measured losses would multiply to a drift that agrees with itself. `loss` is what all
+    of them together may cost.
+    """
     low, high = math.prod(claim[0] for claim in claims), math.prod(claim[1] for claim in claims)
-    return direct[0] <= high and low <= direct[1]
+    return direct[0] <= high and low * loss <= direct[1]

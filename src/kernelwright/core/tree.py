@@ -79,6 +79,8 @@ class Quest:
     """Expansions in a row that were answered with nothing new."""
     level: int = 0
     """How often the search was escalated."""
+    left: str = ""
+    """Language that the search has left alone; empty for none."""
     heard: int = 0
     """Lessons of the run that were known when it was last worked on or given up."""
     ended: ProblemEnded | None = None
@@ -100,8 +102,8 @@ class Quest:
                 self.idle = 0 if candidates else self.idle + 1
                 if not candidates:
                     self.barren.append(expansion)
-            case SearchEscalated(level=level):
-                self.level, self.reverts, self.idle = level, 0, 0
+            case SearchEscalated(level=level, left=left):
+                self.level, self.left, self.reverts, self.idle = level, left, 0, 0
             case ProblemEnded():
                 self.ended = body
             case _:

@@ -12,7 +12,7 @@ from kernelwright.core.candidate import ParamValue
 from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen, Noun
 
-JUDGE_VERSION = "8"
+JUDGE_VERSION = "9"
 """Bumped when tolerances, stages, shapes or statistics change; records of two versions are never ranked together."""
 
 
@@ -177,6 +177,10 @@ class StageResult(Frozen):
     """Its scalars: with the label they give the case again."""
 
 
+BEYOND_FLOOR = 1.02
+"""Share of a floor from which a time is beyond it: floors are measured too, and good kernels reach 99.7 % of theirs."""
+
+
 class CaseTiming(Frozen):
     """Certified time of one case."""
 
@@ -195,6 +199,11 @@ class CaseTiming(Frozen):
     warm_us: float | None = None
     """Median time of a call whose inputs are still in the cache, where that regime is measured."""
 
+    @property
+    def floor_share(self) -> float | None:
+        """Return the floor as a share of the time: 1 at the floor, above it where the call was faster."""
+        return None if self.floor_us is None else self.floor_us / self.median_us
+
 
 class Timing(Frozen):
     """Certified times: exist only behind a passed profile."""
@@ -203,6 +212,11 @@ class Timing(Frozen):
     """Whose clock: `judge-slope` (tier B) or `launcher-events` (tier A)."""
     cases: tuple[CaseTiming, ...] = Field(min_length=1)
     """One entry per case of the problem."""
+
+    @property
+    def is_beyond_floor(self) -> bool:
+        """Tell whether a case was faster than the device was measured to be, by more than measuring it may be off."""
+        return any(one.floor_share is not None and one.floor_share > BEYOND_FLOOR for one in self.cases)
 
 
 class Screening(Noun):
@@ -220,6 +234,12 @@ class Screening(Noun):
     """How it ended; ACCEPTED means only that the smoke stage passed."""
     latency_us: float | None = None
     """A rough time, if it ran."""
+    seconds: float = Field(ge=0, default=0)
+    """Its part of the wall time of all that were taken together; no part of the identity."""
+
+    def identity(self) -> object:
+        """Return everything but what it took."""
+        return self.model_dump(mode="json", exclude={"seconds"})
 
 
 class Evaluation(Noun):
@@ -359,6 +379,10 @@ class Comparison(Noun):
     """Label of the case that ended the comparison: proven slower by more than no case may be."""
     telemetry: dict[str, float] = Field(default_factory=dict)
     """Medians over the pairs of what the machine tells of itself: load, clocks, power, temperature."""
+    readings: dict[str, tuple[float, ...]] = Field(default_factory=dict)
+    """The same heat by heat, in order: all of them up to 64, of more so many evenly chosen, first and last included."""
+    seconds: float = Field(ge=0, default=0)
+    """Its part of the time that all challengers of the race had the device together."""
 
     def identity(self) -> object:
         """Return both candidates, problem, device and judge version."""

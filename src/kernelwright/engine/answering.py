@@ -6,13 +6,14 @@ of their own (`drafting`). Before a kernel is to be made faster, an llm may be a
 
 from collections.abc import Container, Sequence
 from functools import partial
+from itertools import cycle
 
 from kernelwright.core.brief import Answer, Brief, Trial
 from kernelwright.core.candidate import Author, Candidate
 from kernelwright.core.events import Body, CandidateProposed, ExpansionAnswered, LlmAsked, Screened
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.halt import Halt
-from kernelwright.core.marked import outside_unchanged
+from kernelwright.core.marked import outside_unchanged, plain
 from kernelwright.core.normal import key_of, known_keys
 from kernelwright.core.problem import Problem
 from kernelwright.engine.analysing import analyse
@@ -42,7 +43,7 @@ def answer(run: Run, judge: JudgeClient, problem: Problem) -> None:
             told += journalled(run, problem, expansion, said, known)
     if told:
         run.record(told)
-        prepare(judge, problem, told)
+        prepare((judge, *run.judges), problem, told)
     for expansion, said in wanting:
         look(run, judge, problem, said.trials, exchanged(run, expansion, said))
 
@@ -95,11 +96,11 @@ def signed(run: Run, expansion: Expansion, candidate: Candidate) -> Candidate:
     return candidate.model_copy(update={"author": Author(name=own.name, detail=detail)})
 
 
-def prepare(judge: JudgeClient, problem: Problem, told: Sequence[Body]) -> None:
-    """Tell the judge of every candidate it will be asked about."""
-    for body in told:
-        if isinstance(body, CandidateProposed):
-            judge.prepare(problem, body.candidate)
+def prepare(judges: Sequence[JudgeClient], problem: Problem, told: Sequence[Body]) -> None:
+    """Tell each judge of the candidates it will be asked about."""
+    fresh = [body.candidate for body in told if isinstance(body, CandidateProposed)]
+    for judge, candidate in zip(cycle(judges), fresh, strict=False):
+        judge.prepare(problem, candidate)
 
 
 def refused(run: Run, problem: Problem, candidate: Candidate, known: Container[str]) -> str | None:
@@ -108,10 +109,10 @@ def refused(run: Run, problem: Problem, candidate: Candidate, known: Container[s
         return f"language {candidate.backend!r}, which this run does not use"
     if key_of(candidate) in known:
         return "in the tree already"
-    for parent in candidate.parents[:1]:
-        before = run.tree.nodes[problem.hash, parent].candidate
+    parents = [run.tree.nodes[problem.hash, parent].candidate for parent in candidate.parents[:1]]
+    for before in [run.seeds.given] if run.seeds.given else parents:
         if before.backend == candidate.backend and (
-            words := outside_unchanged(before.source, candidate.source)
+            words := outside_unchanged(before.source, plain(candidate.source))
         ):
             return words
     return None

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from kernelwright.core import plugins
 from kernelwright.core.account import Against, Ranking, refuse_out_of_reach
-from kernelwright.core.config import RunConfig
-from kernelwright.core.device import Device
-from kernelwright.core.errors import BadConfig, CannotReplay, NothingToOptimize
+from kernelwright.core.config import RunConfig, recorded
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.core.errors import BadConfig, BadInput, CannotReplay, NothingToOptimize
 from kernelwright.core.events import Body, ProblemFound, RunStarted
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
@@ -31,11 +31,13 @@ from kernelwright.engine.profile import profiled, ranked
 from kernelwright.engine.program import write_program
 from kernelwright.engine.regions import at_home, regions_folder, write_regions
 from kernelwright.engine.run import Member, Recording, Run
-from kernelwright.engine.seeds import Seeds
+from kernelwright.engine.same_bench import refuse_other_device, refuse_other_rules
+from kernelwright.engine.seeds import SOURCES, Seeds, given_of
 from kernelwright.engine.service import JudgeClient, Show
 from kernelwright.engine.sittings import sit_down, sittings, spent
 from kernelwright.hardware.calibrate import ceilings, known_ceilings
-from kernelwright.hardware.detect import torch_device, usable_cores
+from kernelwright.hardware.detect import devices, torch_device, usable_cores
+from kernelwright.hardware.twins import in_its_place
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.journal import Journal, JournalWriter
@@ -123,18 +125,34 @@ def found_again(config: RunConfig) -> RunConfig:
     """Return the settings with the folders they name as they are found from anywhere."""
     plugged = tuple(str(Path(folder).resolve()) for folder in config.plugins)
     known = tuple(str(Path(folder).resolve()) for folder in config.knowledge)
-    return config.model_copy(update={"plugins": plugged, "knowledge": known})
+    source = str(Path(config.source).resolve()) if config.source else None
+    return config.model_copy(update={"plugins": plugged, "knowledge": known, "source": source})
+
+
+def _in_its_language(config: RunConfig) -> RunConfig:
+    """Return the settings with the language of the file that is given, if one is."""
+    if config.source is None:
+        return config
+    if config.op is None or not config.seeds:
+        problem = "no kernel type is named" if config.op is None else "it would be left out with the seeds"
+        raise BadInput("--from", problem, "Pass --op NAME, and no --no-seeds.")
+    language = SOURCES.get(Path(config.source).suffix, config.backend)
+    if config.backend not in ("auto", language):
+        raise BadInput("--backend", f"the file is {language}, not {config.backend}", "Leave it out.")
+    return config.model_copy(update={"backend": language})
 
 
 def _start(config: RunConfig, home: Path, show: Show, watch: Watch, run_id: str) -> Path:
     begun = datetime.now(UTC)
+    config, given = _in_its_language(config), given_of(config, Tree())
     refuse_unusable(config)  # before anything is written or measured
     crew, _ = crew_of(config), plugins.load("strategies", config.strategy)
     with disk_errors(runs_folder(home)):
         make_folder(runs_folder(home))
     threads = config.threads or usable_cores()
     device, names, opening = _opening(config, home, threads, show, drafts=can_draft(crew))
-    beginning = Beginning(begun, device, Seeds(names, threads), tuple(opening), crew, run_id)
+    seeds = Seeds(names, threads, given=given)
+    beginning = Beginning(begun, device, seeds, tuple(opening), crew, run_id)
     return begin(config, home, beginning, show, watch)
 
 
@@ -192,14 +210,14 @@ def resume(
 ) -> Path:
     """Take a run up where its journal ends, and return its folder; a judge of its own judges unless one is given.
 
-    Somebody else's run is taken up only where it is trusted.
+    Somebody else's run is taken up only where it is trusted, and none by other rules or on another device than its own.
     """
     begun = datetime.now(UTC)
     with Journal.open_for_writing(folder) as journal, ExitStack() as stack:
         tree = journal.tree()
         if tree.started is None:
             raise BadConfig(str(folder), "the journal has no beginning", "Start a new run.")
-        config = RunConfig.model_validate(tree.started.config)
+        config = recorded(tree.started.config)
         if config.replays:
             raise CannotReplay(config.replays, f"{folder.name} is a replay that ended", "Replay it again.")
         FoundRun(folder, home, trusted).refuse_running(config)
@@ -207,14 +225,16 @@ def resume(
         stack.enter_context(plugins.using(config.plugins))
         tree.problems = {key: at_home(problem, home) for key, problem in tree.problems.items()}
         device, threads = tree.started.device, config.threads or usable_cores()
-        run = _run(
-            config, device, Seeds(languages(config, device), threads), folder, journal, tree, show, watch
-        )
+        seeds = Seeds(languages(config, device), threads, given=given_of(config, tree))
+        run = _run(config, device, seeds, folder, journal, tree, show, watch)
         run.crew, run.cache = crew_of(config), inductor_cache(home)
         run.spent = spent(journal.events(), sittings(folder))
         if is_over(tree) and not has_mail(folder):
             show("the run has ended; nothing is left to do")
             return folder
+        refuse_other_rules(folder.name, tree)
+        if judge is None:
+            refuse_other_device(folder.name, device)
         sit_down(folder, tree.events, begun)
         if is_over(tree):  # what was submitted since opens it again
             for problem in list(tree.problems.values()):
@@ -276,7 +296,21 @@ def _carry_out(run: Run, home: Path, show: Show, given: JudgeClient | None = Non
     run.ceilings = settings.ceilings
     judge = JudgeClient(settings, show)
     try:
+        run.judges = judges_beside(run, settings)
         optimize(run, judge)
         shelve(run, home)
     finally:
-        judge.close()
+        for one in (judge, *run.judges):
+            one.close()
+
+
+def judges_beside(run: Run, settings: JudgeSettings) -> list[JudgeClient]:
+    """Return a judge for every further GPU that is equal to the run's, as far as the settings allow."""
+    if run.device.kind is DeviceKind.CPU or run.config.max_devices == 1:
+        return []
+    others = in_its_place(run.device, devices(), os.environ)
+    if run.config.max_devices is not None:
+        others = others[: run.config.max_devices - 1]
+    if others:
+        run.show(f"{len(others) + 1} equal GPUs: verdicts are given side by side")
+    return [JudgeClient(settings, run.show, seeing) for seeing in others]

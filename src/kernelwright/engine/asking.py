@@ -14,16 +14,17 @@ from kernelwright.core.candidate import Origin
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.diagnosis import Diagnosis
 from kernelwright.core.events import Body, ExpansionAsked
-from kernelwright.core.expansion import Allowance, Expansion, Memory
+from kernelwright.core.expansion import Allowance, Expansion
 from kernelwright.core.memory import conclusions
 from kernelwright.core.ports import Strategy
 from kernelwright.core.problem import Problem
 from kernelwright.core.recall import brief_of
 from kernelwright.core.search import nodes_of, rng_at
 from kernelwright.core.technique import Language, Technique, Wanted, architecture_of, chosen
-from kernelwright.core.tree import Node
+from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.crew import can_draft, spread
 from kernelwright.engine.diagnosing import diagnoses_of
+from kernelwright.engine.escalating import bolder, drafts, seen, strategy_of
 from kernelwright.engine.knowing import lessons_for, notes_for
 from kernelwright.engine.run import Run
 from kernelwright.store.blobs import Blobs
@@ -33,48 +34,40 @@ MOST_LOOKS = 96
 """Looks an author may ask for before it must answer."""
 CARDS = 6
 """Technique cards in a brief."""
-BOLDER = "nothing was kept for a while: try something of another kind"
+LEAST_S = 1.0
+"""What an author is given when the budget is spent: nobody can answer in no time."""
 
 
 def ask(run: Run, problem: Problem) -> bool:
     """Have the strategy choose expansions, as many as there is room for; tell whether it chose any."""
-    quest = run.tree.quests[problem.hash]
+    quest, tree = run.tree.quests[problem.hash], seen(run, problem)
     allowance = Allowance(
         problem_hash=problem.hash,
-        expansions=_room(run, problem),
+        expansions=_room(run, tree, problem),
         pending=tuple(quest.pending),
         barren=tuple(quest.barren),
     )
     name = strategy_of(run, problem)
     strategy: Strategy = plugins.load("strategies", name)
-    wanted = strategy.choose(run.tree, allowance, rng_at(run.tree, allowance, run.config.seed))
+    wanted = drafts(run, problem)
+    if not wanted and (tree is run.tree or any(map(_is_authors, nodes_of(tree, problem.hash)))):
+        wanted = strategy.choose(tree, allowance, rng_at(tree, allowance, run.config.seed))
     shared = spread(wanted, quest.pending, quest.asked, max(1, len(run.members)))
-    asked: list[Body] = [ExpansionAsked(strategy=name, expansion=_bolder(one, quest.level)) for one in shared]
+    asked: list[Body] = [ExpansionAsked(strategy=name, expansion=bolder(run, one)) for one in shared]
     if asked:
         run.record(asked)
     return bool(asked)
 
 
-def _room(run: Run, problem: Problem) -> int:
+def _room(run: Run, tree: Tree, problem: Problem) -> int:
     """Return how many expansions are asked for at once: one for every author, or drafts while there is no kernel."""
-    nodes = nodes_of(run.tree, problem.hash)
-    if can_draft(run.members) and all(node.candidate.origin is Origin.BASELINE for node in nodes):
+    if can_draft(run.members) and not any(map(_is_authors, nodes_of(tree, problem.hash))):
         return run.config.drafts
     return len(run.members) if len(run.members) > 1 else run.config.workers
 
 
-def strategy_of(run: Run, problem: Problem) -> str:
-    """Return the strategy in charge: the one asked for, another one once the search is escalated twice."""
-    if run.tree.quests[problem.hash].level < 2:
-        return run.config.strategy
-    return "evolve" if run.config.strategy != "evolve" else "mcts"
-
-
-def _bolder(expansion: Expansion, level: int) -> Expansion:
-    """Return the expansion as an escalated search words it: without the memory that led here."""
-    if level == 0:
-        return expansion
-    return expansion.model_copy(update={"hint": BOLDER, "memory": Memory.SIBLINGS})
+def _is_authors(node: Node) -> bool:
+    return node.candidate.origin is not Origin.BASELINE
 
 
 def brief(run: Run, expansion: Expansion, looks: int) -> Brief:
@@ -85,7 +78,7 @@ def brief(run: Run, expansion: Expansion, looks: int) -> Brief:
         run.tree, expansion, run.config.seed + run.tree.quests[expansion.problem_hash].asked + apart
     )
     problem = found.problem
-    backend = found.parents[0].backend if found.parents else run.seeds.backends[0]
+    backend = found.parents[0].backend if found.parents else expansion.backend or run.seeds.backends[0]
     known = cards(problem, backend)
     waits = _diagnoses(run, expansion, known)
     told = _prescribed_first(known, waits, expansion)
@@ -105,6 +98,8 @@ def brief(run: Run, expansion: Expansion, looks: int) -> Brief:
             "lessons": lessons_for(run.tree, problem, backend),
             "notes": notes_for(run, problem, backend, waits, expansion.diagnosis),
             "most_trials": min(found.most_trials, max(0, looks)),
+            # No author takes a run past its budget, however slow it is.
+            "time_limit_s": min(found.time_limit_s, max(LEAST_S, run.config.budget_s - run.spent.seconds)),
         }
     )
 

@@ -142,6 +142,8 @@ class Diary:
 def main() -> int:
     """Carry out the errand that standard input tells."""
     close_off(die_with_parent=False)
+    # Whoever started it may ignore the signal, as a shell's background jobs do; here it is the way to be stopped.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     errand = Errand.model_validate_json(sys.stdin.buffer.read())
     home = Path(errand.home)
     diary = Diary(home, errand.run_id)

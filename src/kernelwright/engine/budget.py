@@ -1,17 +1,23 @@
 """When to stop: the budget of a run, the rules that end a problem, and when a search turns to bolder means first."""
 
 import math
+import sys
 from typing import NamedTuple
 
 from kernelwright.core.candidate import Origin
-from kernelwright.core.exchange import past_limit, totals
+from kernelwright.core.exchange import Exchange, past_limit, past_tokens, totals
 from kernelwright.core.problem import Problem
 from kernelwright.core.search import nodes_of, speeds
-from kernelwright.core.tree import Tree
+from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.run import Run
 
 FINISHING, CONFIRMING = 0.4, 0.25
 """Share of the wall-clock budget that is left for confirming and for the whole model; for confirming alone."""
+USUAL_STEP = 0.1
+"""Share of the budget that a step of a search may take; what the longest took beyond it is left for the next."""
+AGAIN = 2
+"""How often what judging a baseline and a best took is needed for confirming: torch.compile is judged, the best by the
+full profile, and both are compared, once more in fresh processes. Calls of 0.1 s took 240 s after 120 s."""
 
 
 class Stop(NamedTuple):
@@ -25,22 +31,70 @@ class Stop(NamedTuple):
 def spent_up(run: Run) -> Stop | None:
     """Return which limit of the whole run is reached, if one is."""
     config, tree = run.config, run.tree
-    searching = config.budget_s * (1 - (FINISHING if config.model else CONFIRMING))
-    if run.spent.seconds >= searching:
+    if run.spent.seconds >= config.budget_s - reserved(run):
         words = f"{run.spent.seconds:.0f} s of {config.budget_s:.0f} s are spent, the rest is for finishing"
         return Stop("budget", words)
-    judged = sum(len(node.evaluations) for node in tree.nodes.values())
-    if config.max_evaluations is not None and judged >= config.max_evaluations:
-        return Stop("evaluations", f"{judged} evaluations were allowed and made")
-    device = sum(verdict.seconds for node in tree.nodes.values() for verdict in node.evaluations)
-    if config.max_device_s is not None and device >= config.max_device_s:
-        return Stop("device", f"{device:.0f} s on the device were allowed and spent")
-    if dear := past_limit(totals(tree.exchanges), config.max_cost):
+    if config.max_evaluations is not None and (made := judged(tree)) >= config.max_evaluations:
+        return Stop("evaluations", f"{made} evaluations were allowed and made")
+    if config.max_device_s is not None and (took := device_s(tree)) >= config.max_device_s:
+        return Stop("device", f"{took:.0f} s on the device were allowed and spent")
+    llms = totals(tree.exchanges)
+    if dear := past_limit(llms, config.max_cost):
         return Stop("cost", dear)
+    if long := past_tokens(llms, config.max_tokens):
+        return Stop("tokens", long)
     if config.target_speedup is not None and (reached := expected_speedup(tree)) >= config.target_speedup:
         words = f"x{reached:.2f} is expected of the whole model, x{config.target_speedup:.2f} was asked for"
         return Stop("target", words)
     return None
+
+
+def judged(tree: Tree, problem_hash: str | None = None) -> int:
+    """Return how many verdicts were given, on one problem if it is named."""
+    return sum(len(node.evaluations) for node in _nodes(tree, problem_hash))
+
+
+def device_s(tree: Tree, problem_hash: str | None = None) -> float:
+    """Return the seconds of judging so far: verdicts, comparisons and looks, on one problem if it is named."""
+    took = 0.0
+    for node in _nodes(tree, problem_hash):
+        took += sum(one.seconds for one in node.evaluations)
+        took += sum(one.seconds for one in node.comparisons)
+        took += sum(one.seconds for one in node.screenings)
+    return took
+
+
+def exchanges_of(tree: Tree, problem_hash: str) -> list[Exchange]:
+    """Return what language models were asked about a problem: before its gains, and since the last one."""
+    paid = [one for key, _, past in tree.gains if key == problem_hash for one in past]
+    return [*paid, *tree.quests[problem_hash].exchanges]
+
+
+def _nodes(tree: Tree, problem_hash: str | None) -> list[Node]:
+    return [node for (owner, _), node in tree.nodes.items() if problem_hash in (None, owner)]
+
+
+def verdicts_left(run: Run) -> int:
+    """Return how many verdicts may be asked for at once: one is always allowed where one is due."""
+    if run.config.max_evaluations is None:
+        return sys.maxsize
+    return max(1, run.config.max_evaluations - judged(run.tree))
+
+
+def reserved(run: Run) -> float:
+    """Return the seconds that are left for finishing: a share of the budget, or more where judging takes long.
+
+    And for the end of a step that is begun within its time, if one took longer than usual.
+    """
+    tree, budget_s = run.tree, run.config.budget_s
+    share = FINISHING if run.config.model else CONFIRMING
+    judging = 0.0
+    for key, best in tree.best.items():
+        if tree.nodes[key, best].candidate.origin is Origin.AUTHOR:
+            pair = (tree.nodes[key, tree.titles[key][0]], tree.nodes[key, best])
+            judging += sum(verdict.seconds for node in pair for verdict in node.evaluations[-1:])
+    finishing = max(share * budget_s, AGAIN * judging + (share - CONFIRMING) * budget_s)
+    return finishing + max(0.0, run.spent.longest - USUAL_STEP * budget_s)
 
 
 def expected_speedup(tree: Tree) -> float:
@@ -64,6 +118,21 @@ def worn_out(run: Run, problem: Problem) -> Stop | None:
         return Stop("time", f"{took:.0f} s were spent on it")
     if quest.asked >= config.max_expansions:
         return Stop("expansions", f"{quest.asked} expansions were asked for")
+    return _had_its_part(run, problem.hash)
+
+
+def _had_its_part(run: Run, key: str) -> Stop | None:
+    """Return which limit of one problem is reached, if one is."""
+    config, tree = run.config, run.tree
+    if config.problem_evaluations is not None and (made := judged(tree, key)) >= config.problem_evaluations:
+        return Stop("problem_evaluations", f"{made} evaluations were made of it")
+    if config.problem_device_s is not None and (took := device_s(tree, key)) >= config.problem_device_s:
+        return Stop("problem_device_s", f"{took:.0f} s on the device were spent on it")
+    llms = totals(exchanges_of(tree, key))
+    if dear := past_limit(llms, config.problem_cost, "problem_cost"):
+        return Stop("problem_cost", dear)
+    if long := past_tokens(llms, config.problem_tokens, "problem_tokens"):
+        return Stop("problem_tokens", long)
     return None
 
 

@@ -39,7 +39,7 @@ def is_drafting(run: Run, problem: Problem) -> bool:
 def draft(run: Run, judge: JudgeClient, problem: Problem, challenge: Challenge) -> None:
     """Have all pending drafts written at once and judged as they come; the first one certified ends the others."""
     pending = [one for one in run.tree.quests[problem.hash].pending if not one.parents]
-    if _certified(run, problem):  # by an earlier sitting
+    if pending and _certified(run, problem, pending[0].backend):  # by an earlier sitting
         run.record([_cancelled(run, one) for one in pending])
         return
     halt = Halt()
@@ -75,7 +75,7 @@ def _judged(
     """Journal a draft and have it judged; tell whether it is certified."""
     told = journalled(run, problem, *drafted, set(known_keys(run.tree, problem.hash)))
     run.record(told)
-    prepare(judge, problem, told)
+    prepare((judge,), problem, told)
     fresh = [body.candidate for body in told if isinstance(body, CandidateProposed)]
     return any(challenge(run, judge, problem, one).status is Status.ACCEPTED for one in fresh)
 
@@ -102,12 +102,12 @@ def _cancelled(run: Run, expansion: Expansion) -> ExpansionAnswered:
     )
 
 
-def _certified(run: Run, problem: Problem) -> bool:
-    """Tell whether a draft of the problem is certified."""
+def _certified(run: Run, problem: Problem, backend: str) -> bool:
+    """Tell whether a draft of the problem is certified that was asked for in the same language."""
     first: Sequence[Evaluation] = [
         verdict
         for node in nodes_of(run.tree, problem.hash)
-        if node.expansion is not None and not node.candidate.parents
+        if node.expansion is not None and not node.candidate.parents and node.expansion.backend == backend
         for verdict in node.evaluations
     ]
     return any(verdict.status is Status.ACCEPTED for verdict in first)

@@ -1,13 +1,16 @@
 """Keep or revert: a pure reading of what the judge wrote."""
 
+import math
+
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.normal import length
+from kernelwright.core.stats import KeepRule, is_not_slower
 from kernelwright.core.verdict import Comparison, Decision, Evaluation, Outcome, Profile, Status
 
 BAR = "a faster baseline has come, which has to be beaten first"
-EQUAL = 0.99
-"""The whole interval above this counts as equal speed: a simpler kernel may cost no more than one part in a hundred."""
+RULE = KeepRule()
+"""What counts as equal speed: a simpler kernel may cost no more than one part in a hundred."""
 SIMPLER = 0.9
 """Share of the incumbent's length, comments and spelling aside, that a kernel may have to count as simpler."""
 
@@ -58,10 +61,17 @@ def outrun(evaluation: Evaluation, comparison: Comparison) -> Decision:
 
 
 def is_simpler(challenger: Candidate, incumbent: Candidate, comparison: Comparison) -> bool:
-    """Tell whether a challenger that is not proven faster is as fast as an author's kernel, and clearly shorter."""
+    """Tell whether a challenger that is not proven faster is as fast as an author's kernel, and clearly shorter.
+
+    Equal arms mostly end as not faster. That a gain is out of reach says nothing of a loss: the pairs are read again.
+    """
     if incumbent.origin is Origin.BASELINE or challenger.backend != incumbent.backend:
         return False
-    if comparison.outcome is not Outcome.NOT_PROVEN or comparison.ci_low < EQUAL or comparison.slower_case:
+    if comparison.outcome is Outcome.FASTER or comparison.slower_case:
+        return False
+    several = comparison.cases if len(comparison.cases) > 1 else ()
+    cases = [[math.log(old / new) for old, new in case.times] for case in several]
+    if not is_not_slower(comparison.log_ratios, RULE, cases):
         return False
     own, theirs = (length(one.source, one.backend) for one in (challenger, incumbent))
     return own <= SIMPLER * theirs
@@ -69,7 +79,7 @@ def is_simpler(challenger: Candidate, incumbent: Candidate, comparison: Comparis
 
 def simpler(evaluation: Evaluation, comparison: Comparison) -> Decision:
     """Return the decision on a challenger as fast as the best and clearly shorter."""
-    reason = f"simpler at equal speed: {_interval(comparison)}, no slower than x{EQUAL}"
+    reason = f"simpler at equal speed: {_interval(comparison)}, no slower than x{RULE.equal}"
     return _decision(evaluation, True, reason, comparison)
 
 

@@ -18,6 +18,7 @@ from kernelwright.core.brief import Proposal
 from kernelwright.core.candidate import Author, Candidate, Origin
 from kernelwright.core.events import Body, CandidateProposed, Noted
 from kernelwright.core.frozen import Frozen
+from kernelwright.core.marked import outside_unchanged, plain
 from kernelwright.core.normal import key_of, known_keys
 from kernelwright.core.problem import Problem
 from kernelwright.core.search import nodes_of
@@ -182,6 +183,8 @@ def _candidate(run: Run, problem: Problem, given: Submission) -> Candidate:
     if proposal.backend not in run.seeds.backends:
         languages = ", ".join(run.seeds.backends)
         raise Refused(f"the run has no use for language {proposal.backend[:40]!r}; it takes {languages}")
+    if run.seeds.given and (words := outside_unchanged(run.seeds.given.source, plain(proposal.source))):
+        raise Refused(words)
     name, detail = _line(proposal.author.name, MAX_NAME), _line(proposal.author.detail, MAX_NAME)
     author = Author(name=name or "nobody", detail=f"{SUBMITTED} {detail}".rstrip())
     named = proposal.model_copy(update={"author": author, "note": _line(proposal.note, MAX_NOTE)})

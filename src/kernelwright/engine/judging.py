@@ -10,7 +10,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
@@ -33,7 +33,7 @@ from kernelwright.core.verdict import Comparison, Evaluation, Profile, StageResu
 from kernelwright.engine.own_baseline import own_baseline
 from kernelwright.engine.seeds import compiled_baseline, seed
 from kernelwright.engine.service import JudgeClient, Show
-from kernelwright.hardware.calibrate import ceilings
+from kernelwright.hardware.calibrate import ceilings, known_ceilings
 from kernelwright.hardware.detect import cpu_device, devices, torch_device, usable_cores
 from kernelwright.store.disk import disk_errors, make_folder
 
@@ -71,6 +71,8 @@ class Finding:
     candidate: Candidate
     evaluation: Evaluation
     comparison: Comparison | Disqualified | None = None
+    is_calibrated: bool = False
+    """Whether this machine knows what the device was measured to reach."""
 
     @property
     def passed(self) -> bool:
@@ -101,7 +103,7 @@ def judge_file(
     with disk_errors(cache):
         make_folder(cache)
     is_placed = wish.placed and device.kind is DeviceKind.CPU
-    limits = ceilings(device, home, show=show).ceilings if is_placed else None
+    limits = ceilings(device, home, show=show).ceilings if is_placed else known_ceilings(device, home)
     with tempfile.TemporaryDirectory(prefix="kernelwright-judge-") as scratch:
         settings = JudgeSettings(
             threads=threads,
@@ -120,12 +122,12 @@ def judge_file(
                 _write(wish.write_problem, problem)
             candidate = _candidate(wish.file, source, problem, extra)
             evaluation = judge.evaluate(problem, candidate, wish.profile)
-            finding = Finding(problem, candidate, evaluation)
+            finding = Finding(problem, candidate, evaluation, is_calibrated=limits is not None)
             then(finding, Path(settings.blob_folder), judge)
             if wish.against is None or not finding.passed:
                 return finding
             other = _incumbent(wish.against, incumbent, problem, threads, extra)
-            return Finding(problem, candidate, evaluation, _compared(wish, finding, other, judge))
+            return replace(finding, comparison=_compared(wish, finding, other, judge))
         finally:
             judge.close()
 
@@ -333,13 +335,15 @@ def _write(path: Path, problem: Problem) -> None:
         path.write_text(problem.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
-def reproducing(wish: Wish, failure: StageResult | None) -> str | None:
-    """Return the command that puts the file to the failing case alone, if the failure has one."""
+def reproducing(wish: Wish, problem: Problem, failure: StageResult | None) -> str | None:
+    """Return the command that shows a failing case again, if there is one: alone, or with all of its reference."""
     if failure is None or failure.failing_case is None:
         return None
     words = ["kernelwright", "judge", str(wish.file)]
     if wish.reference is not None:
         words += ["--reference", str(wish.reference)]
+    elif wish.problem is not None and (problem.reference or problem.captured):
+        words += ["--problem", str(wish.problem)]
     else:
         op, size = failure.failing_case.split(" ", 1)
         scalars = "".join(f" {name}={value}" for name, value in failure.failing_scalars.items())

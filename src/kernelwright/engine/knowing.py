@@ -77,7 +77,9 @@ def _documents(run: Run) -> tuple[Document, ...]:
 
 
 def warm_starts(run: Run, shelf: Shelf, problem: Problem) -> list[WarmStart]:
-    """Return the best earlier winners of similar problems, as candidates for this one."""
+    """Return the best earlier winners of similar problems, as candidates for this one; none beside a given file."""
+    if run.seeds.given is not None:
+        return []
     shapes = [Shape.of(case) for case in problem.cases]
     seeds = {key_of(one) for one in run.seeds.first(problem)}
     found: list[WarmStart] = []
@@ -197,8 +199,8 @@ def _documents_of(folder: Path, documents: tuple[Document, ...]) -> tuple[Text, 
 
 
 def shelve(run: Run, home: Path) -> None:
-    """Put what a run has learnt on the shelf; one that cannot be written ends no run."""
-    if not run.config.lessons:
+    """Put what a run has learnt on the shelf, but for somebody's own file; one that cannot be written ends no run."""
+    if not run.config.lessons or run.seeds.given is not None:
         return
     found = findings(run.tree, run.folder.name)
     if not (found.learnt or found.seen or found.winners):

@@ -251,6 +251,7 @@ def winner_of(tree: Tree, key: str, run_id: str) -> EarlierWinner | None:
         ratio=proofs[-1].ratio,
         ci_low=proofs[-1].ci_low,
         ci_high=proofs[-1].ci_high,
+        judge_version=proofs[-1].judge_version,
         run_id=run_id,
         evaluations=(proofs[-1].hash,),
         lessons=_line_lessons(tree, line),

@@ -18,16 +18,24 @@ from collections.abc import Sequence
 from functools import partial
 
 from kernelwright.core.candidate import Candidate
-from kernelwright.core.errors import DeviceBusy, ReplayEnded, ServiceDied, UnfairClock
+from kernelwright.core.errors import (
+    DeviceBusy,
+    DeviceLost,
+    KernelwrightError,
+    ReplayEnded,
+    ScratchFull,
+    ServiceDied,
+    UnfairClock,
+)
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
     Decided,
     Evaluated,
     LessonLearnt,
+    Noted,
     ProblemEnded,
     RunEnded,
-    SearchEscalated,
 )
 from kernelwright.core.messages.model import VerifyModel, Winner
 from kernelwright.core.problem import Problem
@@ -37,15 +45,16 @@ from kernelwright.core.verdict import Evaluation, Profile, Status
 from kernelwright.engine import gate
 from kernelwright.engine.answering import answer
 from kernelwright.engine.asking import ask
-from kernelwright.engine.budget import Stop, is_stuck, spent_up, worn_out
+from kernelwright.engine.budget import Stop, is_stuck, spent_up, verdicts_left, worn_out
 from kernelwright.engine.drafting import draft, is_drafting
+from kernelwright.engine.escalating import next_means
 from kernelwright.engine.inbox import AT_ONCE, collect, submitted
 from kernelwright.engine.knowing import starts_first
 from kernelwright.engine.lessons import trap_after_failure
 from kernelwright.engine.profiling import profile_due, read_counters
 from kernelwright.engine.reflecting import look_back, unreflected
 from kernelwright.engine.run import Run
-from kernelwright.engine.scheduler import STUCK, next_problem
+from kernelwright.engine.scheduler import next_problem
 from kernelwright.engine.service import JudgeClient
 from kernelwright.engine.splicing import ROUNDS, Whole, added_one_by_one, timed, verification
 from kernelwright.engine.titles import (
@@ -58,9 +67,6 @@ from kernelwright.engine.titles import (
 )
 from kernelwright.engine.winners import winners, write_drop_in
 from kernelwright.store.blobs import Blobs
-
-LEVELS = ("bolder proposals, without the memory that led here", "another strategy")
-"""What an escalated search turns to, level by level."""
 
 
 def optimize(run: Run, judge: JudgeClient) -> None:
@@ -76,7 +82,7 @@ def optimize(run: Run, judge: JudgeClient) -> None:
             reason = verify(run)
         else:
             reason = "no region of the model is offered; nothing is spliced"
-    except (DeviceBusy, UnfairClock, ServiceDied, ReplayEnded) as error:
+    except (DeviceBusy, DeviceLost, ScratchFull, UnfairClock, ServiceDied, ReplayEnded) as error:
         run.record([RunEnded(reason=str(error), failed=True)])
         raise
     run.record([RunEnded(reason=reason)])
@@ -91,9 +97,7 @@ def search(run: Run, judge: JudgeClient) -> None:
             return
         started = time.monotonic()
         step(run, judge, run.tree.problems[key])
-        took = time.monotonic() - started
-        run.spent.seconds += took
-        run.spent.by_problem[key] = run.spent.by_problem.get(key, 0.0) + took
+        run.spent.add(key, time.monotonic() - started)
 
 
 def _is_begun(run: Run, key: str) -> bool:
@@ -139,11 +143,11 @@ def step(run: Run, judge: JudgeClient, problem: Problem) -> None:
     elif stop := worn_out(run, problem):
         _end(run, problem, stop)
     elif quest.ended is None and (words := is_stuck(run, problem)):
-        escalate(run, problem, words)
+        run.record([next_means(run, problem, words)])
     elif run.recording is not None and run.recording.is_used_up:
         _end(run, problem, Stop("recording", "every recorded reply was given"))
     elif not ask(run, problem):
-        escalate(run, problem, "the strategy has nothing left to expand")
+        run.record([next_means(run, problem, "the strategy has nothing left to expand")])
 
 
 def begin(run: Run, judge: JudgeClient, problem: Problem) -> None:
@@ -161,14 +165,37 @@ def seeds_left(run: Run, problem: Problem) -> list[Candidate]:
 
 
 def decide(run: Run, judge: JudgeClient, problem: Problem, undecided: Sequence[Node]) -> None:
-    """Judge the candidates nothing is decided about, one verdict at a time; race those accepted, all at once."""
-    waiting = [node for node in undecided if not node.evaluations]
+    """Judge the candidates nothing is decided about, one per judge at a time; race those accepted, all at once."""
+    waiting = [node.candidate for node in undecided if not node.evaluations]
     if waiting:
-        for coming in waiting[1:]:
-            judge.prepare(problem, coming.candidate)
-        challenge(run, judge, problem, waiting[0].candidate)
-        return
-    race(run, judge, problem, [node.evaluations[-1] for node in undecided])
+        _judge_some(run, judge, problem, waiting)
+    else:
+        race(run, judge, problem, [node.evaluations[-1] for node in undecided])
+
+
+def _judge_some(run: Run, judge: JudgeClient, problem: Problem, waiting: Sequence[Candidate]) -> None:
+    """Have every judge give one verdict at the same time; they are journalled in the order of the tree."""
+    judges = [judge, *run.judges][: verdicts_left(run)]
+    for place, coming in enumerate(waiting[len(judges) :]):
+        judges[place % len(judges)].prepare(problem, coming)
+    beside = zip(judges[1:], waiting[1:], strict=False)
+    asked = [(one, other, one.verdict_on(problem, other, Profile.KEEP)) for one, other in beside]
+    failed: KernelwrightError | None = None
+    try:
+        challenge(run, judge, problem, waiting[0])
+    except KernelwrightError as error:
+        failed = error  # what the others find is not lost with it
+    for one, other, verdict in asked:
+        try:
+            found = verdict()
+        except KernelwrightError as error:  # its candidate is still waiting
+            run.judges.remove(one)
+            one.close()
+            run.record([Noted(text=f"a judge beside the first is given up, the others go on: {error}")])
+        else:
+            tell_verdict(run, problem, other, found)
+    if failed:
+        raise failed
 
 
 def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candidate) -> Evaluation:
@@ -176,13 +203,18 @@ def challenge(run: Run, judge: JudgeClient, problem: Problem, challenger: Candid
     if (problem.hash, challenger.hash) not in run.tree.nodes:
         run.record([CandidateProposed(problem_hash=problem.hash, candidate=challenger)])
     verdict = judge.evaluate(problem, challenger, Profile.KEEP)
+    tell_verdict(run, problem, challenger, verdict)
+    return verdict
+
+
+def tell_verdict(run: Run, problem: Problem, challenger: Candidate, verdict: Evaluation) -> None:
+    """Journal a verdict; a challenger that is not accepted is decided on at once."""
     told: list[Body] = [Evaluated(evaluation=verdict)]
     if verdict.status is not Status.ACCEPTED:
         told.append(Decided(decision=gate.rejected(verdict)))
         traps = trap_after_failure(run.tree, problem, challenger, verdict)
         told += [LessonLearnt(lesson=one) for one in traps]
     run.record(told)
-    return verdict
 
 
 def settle(run: Run, judge: JudgeClient, problem: Problem) -> None:
@@ -190,16 +222,6 @@ def settle(run: Run, judge: JudgeClient, problem: Problem) -> None:
     collect(run, problem, most=sys.maxsize)
     while waiting := submitted(run, problem):
         decide(run, judge, problem, waiting[:AT_ONCE])
-
-
-def escalate(run: Run, problem: Problem, words: str) -> None:
-    """Turn to bolder means; when there are none left, the problem is given up."""
-    level = run.tree.quests[problem.hash].level
-    if level >= min(run.config.escalations, len(LEVELS)):
-        _end(run, problem, Stop(STUCK, words))
-        return
-    reason = f"{words}; next: {LEVELS[level]}"
-    run.record([SearchEscalated(problem_hash=problem.hash, level=level + 1, reason=reason)])
 
 
 def _end(run: Run, problem: Problem, stop: Stop) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from kernelwright.core.candidate import Origin
 from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.frozen import Frozen
-from kernelwright.core.search import failure_of, speeds
+from kernelwright.core.search import failure_of, last_verdict, speeds
 from kernelwright.core.tree import Tree
+from kernelwright.core.verdict import JUDGE_VERSION
 from kernelwright.report.measures import baselines
 from kernelwright.store.journal import Journal
 from kernelwright.store.locate import RUN_ID, run_ids, runs_folder
@@ -43,6 +44,8 @@ class PastKernel(Frozen):
     """Time of the baseline that was to be beaten over its own, certified; None if it was not accepted."""
     kept: bool
     """Whether it was the best of its problem for a time."""
+    judge_version: str
+    """By which version of the judge's rules."""
     failure: str
     """How it failed; empty if it did not."""
     lines: tuple[str, ...]
@@ -69,7 +72,10 @@ SHOWN_LINES = 8
 
 
 def past_kernels(home: Path, wanted: Search) -> tuple[list[PastKernel], list[str]]:
-    """Return what matches, fastest first, and the runs that could not be read."""
+    """Return what matches, fastest first, and the runs that could not be read.
+
+    What retired rules judged comes after everything judged by the present ones: the two are not ranked together.
+    """
     found: list[PastKernel] = []
     unread: list[str] = []
     for run in [one for one in run_ids(home) if RUN_ID.fullmatch(one)][-MOST_RUNS:]:
@@ -79,7 +85,11 @@ def past_kernels(home: Path, wanted: Search) -> tuple[list[PastKernel], list[str
             unread.append(f"{run}: {error}")
             continue
         found += _matching(run, tree, wanted)
-    return _distinct(sorted(found, key=lambda one: -(one.speed or 0.0)))[: wanted.most], unread
+    return _distinct(sorted(found, key=_rank))[: wanted.most], unread
+
+
+def _rank(one: PastKernel) -> tuple[bool, str, float]:
+    return one.judge_version != JUDGE_VERSION, one.judge_version, -(one.speed or 0.0)
 
 
 def _distinct(found: Iterable[PastKernel]) -> list[PastKernel]:
@@ -121,6 +131,7 @@ def _matching(run: str, tree: Tree, wanted: Search) -> Iterator[PastKernel]:
             note=candidate.note,
             speed=None if ratio is None else round(ratio, 4),
             kept=bool(node.decision and node.decision.kept),
+            judge_version=verdict.judge_version if (verdict := last_verdict(node)) else "",
             failure=failed.value if failed else "",
             lines=_lines(candidate.source, wanted.constructs),
             source=candidate.source if wanted.with_source else "",

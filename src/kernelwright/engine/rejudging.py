@@ -141,6 +141,9 @@ def asked_again(
     if before.started is None or not chosen:
         remedy = f"`kernelwright show {run_id}` says what it found."
         raise BadInput(run_id, "this run has no winner", remedy)
+    if before.started.config.get("source"):
+        remedy = "`kernelwright judge WINNER --op OP --against FILE` compares its winner with that file here."
+        raise BadInput(run_id, "this run was held against a file, not against the baselines", remedy)
     config = _settings(before.started.config, threads)
     found.refuse_running(config)
     plugins.use(config.plugins)
@@ -172,7 +175,12 @@ def device_like(device: Device) -> Device:
 def _settings(given: Mapping[str, object], threads: int | None) -> RunConfig:
     """Return a run's settings without its search, and with the journal in the run's own folder."""
     config = RunConfig.model_validate(given)
-    changes: dict[str, object] = {"author": "none", "max_expansions": 0, "target_speedup": None}
+    changes: dict[str, object] = {
+        "author": "none",
+        "max_expansions": 0,
+        "target_speedup": None,
+        "source": None,
+    }
     changes |= {
         "lessons": False,
         "seeds": False,

@@ -17,7 +17,7 @@ from typing import Any
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate, Origin
-from kernelwright.core.config import RunConfig
+from kernelwright.core.config import RunConfig, recorded
 from kernelwright.core.device import Device
 from kernelwright.core.errors import CannotReplay
 from kernelwright.core.events import (
@@ -41,7 +41,8 @@ from kernelwright.engine.offering import languages
 from kernelwright.engine.recorded_verdicts import RecordedVerdicts
 from kernelwright.engine.rejudging import device_like
 from kernelwright.engine.run import Member
-from kernelwright.engine.seeds import Seeds
+from kernelwright.engine.same_bench import rules_of
+from kernelwright.engine.seeds import Seeds, given_of
 from kernelwright.engine.service import Show
 from kernelwright.hardware.detect import usable_cores
 from kernelwright.store.blobs import Blobs
@@ -109,6 +110,8 @@ class RecordedSeeds(Seeds):
 
     def baselines(self, problem: Problem) -> list[Candidate]:
         """Return what was judged before anything else."""
+        if self.given is not None:
+            return [self.given]
         return self._recorded(problem, super().baselines(problem))
 
     def late_baseline(self, problem: Problem) -> Candidate | None:
@@ -118,9 +121,8 @@ class RecordedSeeds(Seeds):
 
     def first(self, problem: Problem) -> list[Candidate]:
         """Return the seeds in the order they were judged in."""
-        return [
-            one for one in self._roots(problem) if one.origin is Origin.AUTHOR and one.author.name in SEEDS
-        ]
+        roots = self._roots(problem)
+        return [one for one in roots if one.origin is Origin.AUTHOR and one.author.name in SEEDS]
 
     def _recorded(self, problem: Problem, wanted: Sequence[Candidate]) -> list[Candidate]:
         known = {one.backend: one for one in self._roots(problem) if one.origin is Origin.BASELINE}
@@ -190,6 +192,9 @@ def replay(
         raise CannotReplay(journal.run_id, missing, "Copy the whole run folder here, `blobs` included.")
     config = _settings(before.started.config, journal.run_id)
     found.refuse_running(config)
+    if recorded_verdicts and len(rules := rules_of(before)) > 1:
+        problem = f"its verdicts are by versions {' and '.join(rules)} of the judge's rules"
+        raise CannotReplay(journal.run_id, problem, "Replay it without --recorded-verdicts.")
     recording = Recorded(bodies, recorded_verdicts=recorded_verdicts)
     crew = _crew(config, bodies, Blobs(folder / "blobs"), recording)
     device = before.started.device if recorded_verdicts else device_like(before.started.device)
@@ -199,7 +204,12 @@ def replay(
     beginning = Beginning(
         begun,
         device,
-        RecordedSeeds(languages(config, device), config.threads or usable_cores(), before),
+        RecordedSeeds(
+            languages(config, device),
+            config.threads or usable_cores(),
+            before,
+            given=given_of(config, before),
+        ),
         tuple(_moved(one, device) for one in opening),
         crew,
         recording=recording,
@@ -228,7 +238,7 @@ def _settings(given: dict[str, object], run_id: str) -> RunConfig:
         "lessons": False,
         "target_speedup": None,
     }
-    return RunConfig.model_validate(given).model_copy(update=changes)
+    return recorded(given).model_copy(update=changes)
 
 
 def _crew(config: RunConfig, bodies: Sequence[Body], blobs: Blobs, recording: Recorded) -> tuple[Member, ...]:

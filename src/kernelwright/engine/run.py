@@ -14,7 +14,7 @@ from kernelwright.core.ports import Agent
 from kernelwright.core.thinking import Thinker
 from kernelwright.core.tree import Node, Tree
 from kernelwright.engine.seeds import Seeds
-from kernelwright.engine.service import Show
+from kernelwright.engine.service import JudgeClient, Show
 
 
 @dataclass
@@ -24,6 +24,14 @@ class Spent:
     seconds: float = 0.0
     by_problem: dict[str, float] = field(default_factory=dict)
     """Of them, spent on each problem."""
+    longest: float = 0.0
+    """Of one step."""
+
+    def add(self, key: str, took: float) -> None:
+        """Take in a step on a problem."""
+        self.seconds += took
+        self.by_problem[key] = self.by_problem.get(key, 0.0) + took
+        self.longest = max(self.longest, took)
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,8 @@ class Run:
     """The run that this one repeats."""
     ceilings: Ceilings | None = None
     """What the device was measured to reach, where that is known."""
+    judges: list[JudgeClient] = field(default_factory=list)
+    """Judges beside the first one, each on an equal GPU of its own: they give verdicts, they time no comparison."""
     spent: Spent = field(default_factory=Spent)
     began: float = field(default_factory=time.monotonic)
     """When this sitting began."""

@@ -1,16 +1,23 @@
 """The seeds: starting kernels and baselines that come with the package, as candidates."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import kernelwright
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Author, Candidate, Origin, ParamChoice
+from kernelwright.core.config import RunConfig
 from kernelwright.core.device import DeviceKind
-from kernelwright.core.plan_language import first_values
+from kernelwright.core.errors import BadInput, NotFound
+from kernelwright.core.marked import HELP, plain, regions
+from kernelwright.core.plan_language import PlanFault, first_values
 from kernelwright.core.problem import Problem
+from kernelwright.core.tree import Tree
 from kernelwright.engine.own_baseline import own_baseline
+
+SOURCES = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
+"""Languages of existing source, by the end of its name."""
 
 
 def seed_file(op: str, backend: str, name: str = "") -> Path | None:
@@ -37,6 +44,49 @@ def seed(op: str, backend: str, origin: Origin, name: str = "") -> Candidate | N
         author=Author(name="baseline" if origin is Origin.BASELINE else "seed", detail=path.name),
         note="the baseline to beat" if origin is Origin.BASELINE else "the starting kernel",
     )
+
+
+def read_source(path: Path) -> bytes:
+    """Return existing C++ or CUDA source as it lies on the disk, line ends and all."""
+    if path.suffix not in SOURCES:
+        raise BadInput("--from", f"{str(path)!r} is no C++ or CUDA file", f"Known: {', '.join(SOURCES)}.")
+    try:
+        content = path.read_bytes()
+        content.decode()
+    except FileNotFoundError as error:
+        raise NotFound("Source file", path, "Name a .cpp or .cu file.") from error
+    except UnicodeDecodeError as error:
+        raise BadInput("--from", f"{str(path)!r} is no text in UTF-8", "Save it as UTF-8.") from error
+    return content
+
+
+def given_seed(path: Path, op: str) -> Candidate:
+    """Return existing source with marked regions as the candidate a search begins with, its line ends made plain."""
+    text = plain(read_source(path).decode())
+    if not regions(text, str(path)):
+        raise BadInput("--from", f"{str(path)!r} has no marked region", HELP)
+    try:
+        values = first_values(text)
+    except PlanFault as error:
+        raise BadInput(
+            "--from", f"{str(path)!r}: {error}", "Mend what stands in /*kernelwright ... */."
+        ) from error
+    return Candidate(
+        op=op,
+        backend=SOURCES[path.suffix],
+        source=text,
+        choices=(ParamChoice(values=values),),
+        author=Author(name="seed", detail=path.name),
+        note="the file to begin with",
+    )
+
+
+def given_of(config: RunConfig, tree: Tree) -> Candidate | None:
+    """Return the file a search begins with: as the journal holds it, else as it is on the disk; None without one."""
+    if config.source is None or config.op is None:
+        return None
+    known = (node.candidate for node in tree.nodes.values() if node.candidate.author.name == "seed")
+    return next(known, None) or given_seed(Path(config.source), config.op)
 
 
 def written_seeds(problem: Problem, backends: Sequence[str]) -> list[Candidate]:
@@ -97,9 +147,13 @@ class Seeds:
     backends: tuple[str, ...]
     """Languages of the first candidates."""
     threads: int
+    given: Candidate | None = field(default=None, kw_only=True)
+    """Existing source that takes the place of the package's own kernels; only its marked regions may change."""
 
     def baselines(self, problem: Problem) -> list[Candidate]:
-        """Return what is judged before anything else; the faster one holds the title."""
+        """Return what is judged before anything else; the faster one holds the title. A given file is to be beaten."""
+        if self.given is not None:
+            return [self.given]
         eager = eager_baseline(problem)
         compiled = None if self._is_late(problem) else compiled_baseline(problem, self.threads)
         return [one for one in (eager, compiled) if one is not None]
@@ -109,11 +163,13 @@ class Seeds:
         return compiled_baseline(problem, self.threads) if self._is_late(problem) else None
 
     def first(self, problem: Problem) -> list[Candidate]:
-        """Return the seeds in the languages of the run."""
+        """Return the seeds in the languages of the run; a given file has been judged by then."""
+        if self.given is not None:
+            return []
         found = [seed(problem.op, name, Origin.AUTHOR) for name in self.backends]
         return [one for one in found if one is not None] + written_seeds(problem, self.backends)
 
     def _is_late(self, problem: Problem) -> bool:
         # On a CPU torch.compile takes 20 s to compile one case (docs/measured.md): it is asked once there is something
         # to hold against it.
-        return problem.device.kind is DeviceKind.CPU
+        return problem.device.kind is DeviceKind.CPU and self.given is None

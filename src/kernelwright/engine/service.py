@@ -5,8 +5,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -75,7 +76,14 @@ def raise_fault(fault: Fault) -> None:
 class Child:
     """A process of ours that answers frames."""
 
-    def __init__(self, name: str, module: str, threads: int, cwd: Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        threads: int,
+        cwd: Path | None = None,
+        seeing: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.log = tempfile.TemporaryFile()
         self.home = tempfile.TemporaryDirectory(prefix="kernelwright-", ignore_cleanup_errors=True)
@@ -85,7 +93,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            env=child_environment(os.environ, root, Path(self.home.name), threads),
+            env=child_environment({**os.environ, **(seeing or {})}, root, Path(self.home.name), threads),
             cwd=cwd,
             start_new_session=True,
         )
@@ -140,20 +148,31 @@ class Child:
 class JudgeClient:
     """The judge, seen from the engine; one that dies is started again, once for a request."""
 
-    def __init__(self, settings: JudgeSettings, show: Show) -> None:
+    def __init__(self, settings: JudgeSettings, show: Show, seeing: Mapping[str, str] | None = None) -> None:
         self.settings = settings
         self.show = show
+        self.seeing = seeing
+        """Variables that put another GPU in the place of the one it is asked about (`hardware/twins`)."""
         self.child = self._start()
 
     def _start(self) -> Child:
-        child = Child("judge", "kernelwright.judge", self.settings.threads)
+        child = Child("judge", "kernelwright.judge", self.settings.threads, seeing=self.seeing)
         child.send(self.settings)
         return child
 
     def _ask(self, request: BaseModel) -> BaseModel:
         """Return the answer to a request; a judge that dies over it is replaced and asked once more."""
+        return self._begun(request)()
+
+    def _begun(self, request: BaseModel) -> Callable[[], BaseModel]:
+        """Send a request and return at once; what is returned waits for the answer."""
+        with suppress(ServiceDied):  # whoever waits for the answer finds out
+            self.child.send(request)
+        return partial(self._answered, request)
+
+    def _answered(self, request: BaseModel) -> BaseModel:
         try:
-            return self._asked(request)
+            return self.child.receive(JUDGE_ANSWER, self.show)
         except ServiceDied as died:
             if isinstance(died, Relayed):  # it lives, and says that a child of its own died
                 raise
@@ -161,16 +180,13 @@ class JudgeClient:
         self.child.close()
         self.child = self._start()
         try:
-            return self._asked(request)
+            self.child.send(request)
+            return self.child.receive(JUDGE_ANSWER, self.show)
         except ServiceDied as died:
             if isinstance(died, Relayed):
                 raise
             words = f"twice over the same {type(request).__name__}; {self.child.last_words()}"
             raise ServiceDied("judge", words) from died
-
-    def _asked(self, request: BaseModel) -> BaseModel:
-        self.child.send(request)
-        return self.child.receive(JUDGE_ANSWER, self.show)
 
     def describe(self, reference: str) -> Described:
         """Return what a user's module is, as the reference process finds it."""
@@ -195,10 +211,13 @@ class JudgeClient:
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
-        answer = self._ask(Evaluate(problem=problem, candidate=candidate, profile=profile))
-        if not isinstance(answer, EvaluationAnswer):
-            raise ServiceDied("judge", f"answered {type(answer).__name__} to Evaluate")
-        return answer.evaluation
+        return self.verdict_on(problem, candidate, profile)()
+
+    def verdict_on(
+        self, problem: Problem, candidate: Candidate, profile: Profile
+    ) -> Callable[[], Evaluation]:
+        """Ask for a verdict and return at once, so that others can be asked too; what is returned waits for it."""
+        return partial(_verdict, self._begun(Evaluate(problem=problem, candidate=candidate, profile=profile)))
 
     def compare(
         self,
@@ -253,6 +272,13 @@ class JudgeClient:
     def close(self) -> None:
         """End the judge and everything it started."""
         self.child.close()
+
+
+def _verdict(answered: Callable[[], BaseModel]) -> Evaluation:
+    answer = answered()
+    if not isinstance(answer, EvaluationAnswer):
+        raise ServiceDied("judge", f"answered {type(answer).__name__} to Evaluate")
+    return answer.evaluation
 
 
 def ask_model(

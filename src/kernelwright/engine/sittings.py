@@ -37,8 +37,9 @@ def spent(events: Iterable[Event], begun: dict[int, datetime]) -> Spent:
         start = begun.get(event.seq, before)
         if start is not None:
             took = max(0.0, (event.at - start).total_seconds())
-            found.seconds += took
             if key := problem_of(event.body):
-                found.by_problem[key] = found.by_problem.get(key, 0.0) + took
+                found.add(key, took)
+            else:
+                found.seconds += took
         before = event.at
     return found

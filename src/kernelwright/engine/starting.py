@@ -11,15 +11,15 @@ from pathlib import Path
 
 from kernelwright.core import plugins
 from kernelwright.core.device import DeviceKind
-from kernelwright.core.errors import BadInput, NotFound
+from kernelwright.core.errors import BadInput
 from kernelwright.core.marked import put_back, regions
 from kernelwright.core.messages.function import PYTHON_ON_GPU, FunctionSketched, SketchFunction
+from kernelwright.engine.seeds import SOURCES, read_source
 from kernelwright.engine.service import Show
 from kernelwright.engine.tuning import TuneWish, ask_function
 from kernelwright.hardware.detect import devices, usable_cores
 from kernelwright.store.disk import disk_errors, make_folder
 
-SOURCES = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
 REFERENCE, README = "reference.py", "README.md"
 LANGUAGES = ("cpp", "cuda", "triton", "python")
 
@@ -57,7 +57,7 @@ def begin(beginning: Beginning, wish: TuneWish | None, show: Show) -> Started:
     into = beginning.into
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise BadInput("--into", f"{str(into)!r} is there already and is not empty", "Name another folder.")
-    given = _read(beginning.source) if beginning.source else b""
+    given = read_source(beginning.source) if beginning.source else b""
     suffix = (
         beginning.source.suffix if beginning.source else plugins.load("backends", beginning.backend).EXTENSION
     )
@@ -85,19 +85,6 @@ def begin(beginning: Beginning, wish: TuneWish | None, show: Show) -> Started:
         for name, content in files.items():
             (into / name).write_bytes(content)
     return started
-
-
-def _read(path: Path) -> bytes:
-    if path.suffix not in SOURCES:
-        raise BadInput("--from", f"{str(path)!r} is no C++ or CUDA file", f"Known: {', '.join(SOURCES)}.")
-    try:
-        content = path.read_bytes()
-        content.decode()
-    except FileNotFoundError as error:
-        raise NotFound("Source file", path, "Name a .cpp or .cu file.") from error
-    except UnicodeDecodeError as error:
-        raise BadInput("--from", f"{str(path)!r} is no text in UTF-8", "Save it as UTF-8.") from error
-    return content
 
 
 def _sketched(wish: TuneWish, show: Show) -> FunctionSketched:
@@ -164,7 +151,7 @@ def _command(candidate: str, op: str | None, baseline: str | None) -> list[str]:
 
 def put_into(original: Path, candidate: Path) -> bool:
     """Write the marked regions of a candidate into the file they came from; tell whether that changed it."""
-    before, proposal = _read(original), _read(candidate)
+    before, proposal = read_source(original), read_source(candidate)
     after = put_back(before.decode(), proposal.decode(), str(candidate)).encode()
     if after == before:
         return False

@@ -138,7 +138,8 @@ def race(run: Run, judge: JudgeClient, problem: Problem, verdicts: Sequence[Eval
             continue
         is_outrun = _is_faster(found) and found is not fastest
         decision = gate.outrun(verdict, found) if is_outrun else gate.decide(verdict, found)
-        if gate.is_simpler(node.candidate, best.candidate, found) and not is_won:
+        is_first = best.candidate.hash == run.tree.titles[problem.hash][0]  # it has to be beaten
+        if not (is_won or is_first) and gate.is_simpler(node.candidate, best.candidate, found):
             decision, is_won = gate.simpler(verdict, found), True
         told += [Compared(comparison=found), Decided(decision=decision)]
         if decision.kept and node.candidate.parents:
@@ -160,7 +161,8 @@ def _against(node: Node, incumbent: str) -> Comparison | None:
 
 def dethrone(run: Run, holder: Node, found: Disqualified) -> None:
     """Take the title from a holder that failed while it was timed; a baseline that does so ends the run."""
-    if holder.candidate.origin is Origin.BASELINE:
+    is_first = run.tree.titles[holder.problem_hash][:1] == [holder.candidate.hash]
+    if is_first or holder.candidate.origin is Origin.BASELINE:
         raise ServiceDied("judge", f"the baseline failed while it was timed: {found.reason}")
     run.record([Decided(decision=gate.disqualified(holder.evaluations[-1], found))])
 
@@ -183,7 +185,8 @@ def audit(run: Run, judge: JudgeClient, problem: Problem) -> None:
         return
     told: list[Body] = [Compared(comparison=found)]
     claims = [_claim(before, node) for before, node in pairwise(nodes)]
-    if not ratchet_agrees((found.ci_low, found.ci_high), claims):
+    loss = gate.RULE.equal if any(_is_for_simplicity(*pair) for pair in pairwise(nodes)) else 1.0
+    if not ratchet_agrees((found.ci_low, found.ci_high), claims, loss):
         told += [
             Decided(decision=gate.rolled_back(node.evaluations[-1], found))
             for node in nodes[: -AUDIT_EVERY - 1 : -1]
@@ -192,9 +195,22 @@ def audit(run: Run, judge: JudgeClient, problem: Problem) -> None:
 
 
 def _claim(before: Node, node: Node) -> tuple[float, float]:
-    """Return the gain a keep claims over the holder before it; an audit's own comparison with the baseline is none."""
-    kept = [found for found in node.comparisons if found.incumbent_hash == before.candidate.hash]
-    return kept[-1].ci_low, kept[-1].ci_high
+    """Return the gain a keep claims over the holder before it; one for simplicity claims to be no slower."""
+    kept = _won(before, node)
+    if _is_faster(kept):
+        return kept.ci_low, kept.ci_high
+    return max(1.0, kept.ci_low), max(1.0, kept.ci_high)
+
+
+def _is_for_simplicity(before: Node, node: Node) -> bool:
+    return not _is_faster(_won(before, node))
+
+
+def _won(before: Node, node: Node) -> Comparison:
+    """Return the comparison a keep rests on; an audit's own comparison with the baseline is none."""
+    return next(
+        found for found in reversed(node.comparisons) if found.incumbent_hash == before.candidate.hash
+    )
 
 
 def confirm(run: Run, judge: JudgeClient, problem: Problem) -> None:

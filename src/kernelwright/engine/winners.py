@@ -1,23 +1,26 @@
 """The winners of a run: which there are, what goes into the model of each, and what was proven of it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kernelwright.core import plugins
-from kernelwright.core.candidate import Candidate, Origin
+from kernelwright.core.candidate import Candidate, Origin, ParamValue
 from kernelwright.core.case import Case
+from kernelwright.core.config import RunConfig
 from kernelwright.core.device import Device
 from kernelwright.core.errors import BlobMissing
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.manifest import FOLDER, Certificate
 from kernelwright.core.messages.model import Winner, WinnerUnit
 from kernelwright.core.plan import kernel_unit
-from kernelwright.core.plan_language import parse_plan
+from kernelwright.core.plan_language import first_values, parse_plan
 from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.report.drop_in import write
 from kernelwright.store.blobs import Blobs
+from kernelwright.store.disk import disk_errors
 
 
 def winner_of(node: Node, case: Case, device: Device, blobs: Blobs, region: str = "") -> Winner:
@@ -85,6 +88,46 @@ def winners(tree: Tree, blobs: Blobs) -> list[tuple[Winner, ...]]:
         for key in chosen
         if (problem := tree.problems[key])
     ]
+
+
+@dataclass(frozen=True)
+class Returning:
+    """A winner on its way back into the file its search began with."""
+
+    original: Path
+    winner: Path
+    """The winner's source, in the run folder."""
+    values: dict[str, ParamValue]
+    """Values it was proven with where they are not those its source says first."""
+
+
+def write_regions_of_winner(folder: Path, tree: Tree) -> Returning | None:
+    """Write the winner of a search that began with a file, beside the journal; None if the file is still the best."""
+    config = RunConfig.model_validate(tree.started.config) if tree.started else None
+    if config is None or config.source is None:
+        return None
+    for key, best in tree.best.items():
+        candidate, original = tree.nodes[key, best].candidate, Path(config.source)
+        if best == tree.titles[key][0] or candidate.origin is Origin.BASELINE:
+            continue
+        winner = folder / f"winner{original.suffix}"
+        with disk_errors(winner):
+            winner.write_bytes(candidate.source.encode())
+        return Returning(original, winner, _other_values(candidate, tree.problems[key]))
+    return None
+
+
+def _other_values(candidate: Candidate, problem: Problem) -> dict[str, ParamValue]:
+    """Return the values a winner was proven with where they are not its source's first; by case if cases differ."""
+    first = first_values(candidate.source)
+    chosen = [candidate.values_for(case.hash) for case in problem.cases]
+    is_one = all(values == chosen[0] for values in chosen)
+    return {
+        name if is_one else f"{name} at {case.label}": value
+        for case, values in zip(problem.cases, chosen, strict=True)
+        for name, value in values.items()
+        if first.get(name) != value
+    }
 
 
 def region_of(problem: Problem) -> str:

@@ -6,6 +6,7 @@
 3. The CPU is read from the kernel, within what the process may use: affinity, cgroup quota and memory limit.
 """
 
+import json
 import math
 import os
 import platform
@@ -118,12 +119,20 @@ def uuid_of(device: Device) -> str:
     return "" if device.kind is DeviceKind.CPU else found().uuids.get(device.hash, "")
 
 
-def ask_drivers(timeout_s: float) -> tuple[str, str]:
+def absence(device: Device, timeout_s: float = DRIVER_SECONDS) -> str:
+    """Return why nothing can be run on a GPU, empty if a fresh process can; a CPU is always there."""
+    if device.kind is DeviceKind.CPU:
+        return ""
+    line, note = ask_drivers(timeout_s, device.kind.value, str(device.index))
+    return str(json.loads(line)) if line else note
+
+
+def ask_drivers(timeout_s: float, *arguments: str) -> tuple[str, str]:
     """Return the line the child printed and an empty note, or no line and a note why."""
     root = Path(kernelwright.__file__).parents[1]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-m", "kernelwright.hardware.drivers"],
+            [sys.executable, "-P", "-s", "-m", "kernelwright.hardware.drivers", *arguments],
             env=child_environment(os.environ, root, Path(tempfile.gettempdir()), 1),
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -1,6 +1,7 @@
 """What the GPU drivers of this machine say, asked in a process of its own; standard library alone.
 
-`python -m kernelwright.hardware.drivers` prints one JSON line. It is a process because initialising a driver leaves
+`python -m kernelwright.hardware.drivers` prints one JSON line; with a kind and a number it prints what keeps that GPU
+from being worked on, an empty text if nothing does. It is a process because initialising a driver leaves
 threads and a context behind that do not survive a fork, and because a broken driver may hang or crash its caller.
 
 1. NVIDIA: libcuda itself, in its own order of devices (which is torch's order; nvidia-smi has another one).
@@ -50,10 +51,18 @@ PROPERTIES_BYTES = 16384
 """Ten times the largest hipDeviceProp_t known."""
 GFX = re.compile(rb"(gfx[0-9a-f]{3,5})(?::[a-z]+[+-])*\0")
 SMI_SECONDS = 10
+TOUCHED_BYTES = 1 << 20
+OUT_OF_MEMORY = 2
+"""Both drivers' number for it."""
 
 
 class NoDriver(Exception):
     """A driver that is not there or does not answer."""
+
+    def __init__(self, words: str, code: int = 0) -> None:
+        super().__init__(words)
+        self.code = code
+        """What it returned, if it answered at all."""
 
 
 def _library(names: Iterable[str]) -> ctypes.CDLL:
@@ -74,7 +83,7 @@ def _call(library: ctypes.CDLL, function: str, *arguments: object) -> None:
         raise NoDriver(f"{function} is missing from the driver") from error
     entry.restype = ctypes.c_int
     if code := entry(*arguments):
-        raise NoDriver(f"{function} returned error {code}")
+        raise NoDriver(f"{function} returned error {code}", code)
 
 
 def _integer(library: ctypes.CDLL, function: str, *arguments: object) -> int:
@@ -279,5 +288,37 @@ def report(root: Path) -> dict[str, object]:
     return answer
 
 
+def absence(kind: str, index: int) -> str:
+    """Return why nothing can be run on a GPU, empty if a context can be made and its memory written."""
+    try:
+        _touch_hip(index) if kind == "rocm" else _touch_cuda(index)
+    except NoDriver as error:
+        # A GPU whose memory is full is there: somebody filled it, perhaps the very candidate in question.
+        return "" if error.code == OUT_OF_MEMORY else str(error)
+    return ""
+
+
+def _touch_cuda(index: int) -> None:
+    library = _library(("libcuda.so.1", "libcuda.so"))
+    _call(library, "cuInit", ctypes.c_uint(0))
+    device = ctypes.c_int(_integer(library, "cuDeviceGet", ctypes.c_int(index)))
+    context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+    _call(library, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    _call(library, "cuCtxSetCurrent", context)
+    _call(library, "cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(TOUCHED_BYTES))
+    _call(library, "cuMemsetD8_v2", memory, ctypes.c_ubyte(1), ctypes.c_size_t(TOUCHED_BYTES))
+    _call(library, "cuCtxSynchronize")
+
+
+def _touch_hip(index: int) -> None:
+    library, memory = _library(_hip_places()), ctypes.c_void_p()
+    _call(library, "hipSetDevice", ctypes.c_int(index))
+    _call(library, "hipMalloc", ctypes.byref(memory), ctypes.c_size_t(TOUCHED_BYTES))
+    _call(library, "hipMemset", memory, ctypes.c_int(1), ctypes.c_size_t(TOUCHED_BYTES))
+    _call(library, "hipDeviceSynchronize")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(report(Path("/"))) + "\n")
+    asked = sys.argv[1:]
+    said: object = absence(asked[0], int(asked[1])) if asked else report(Path("/"))
+    sys.stdout.write(json.dumps(said) + "\n")

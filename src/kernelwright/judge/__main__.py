@@ -29,6 +29,7 @@ from kernelwright.core.messages.judge import (
     Screen,
 )
 from kernelwright.core.messages.progress import Fault, Progress
+from kernelwright.store.disk import scratch_errors
 
 
 def main() -> None:
@@ -47,7 +48,8 @@ def main() -> None:
         while (request := read_message(sys.stdin.buffer, JUDGE_REQUEST)) is not None:
             if isinstance(request, Prepare):
                 try:
-                    judge.prepare(request)
+                    with scratch_errors(judge.home):
+                        judge.prepare(request)
                 except KernelwrightError as error:
                     # Nobody waits for an answer; whoever asks about the candidate is told then.
                     write_message(answers, Progress(text=f"not begun ahead: {error}"))
@@ -62,19 +64,20 @@ def _answer(judge: object, request: BaseModel) -> BaseModel:
 
     assert isinstance(judge, Judge)
     try:
-        if isinstance(request, Describe):
-            return judge.describe(request)
-        if isinstance(request, Screen):
-            return judge.screen(request)
-        if isinstance(request, Evaluate):
-            verdict = judge.evaluate(request.problem, request.candidate, request.profile)
-            return EvaluationAnswer(evaluation=verdict)
-        if isinstance(request, Compare):
-            return judge.compare(request)
-        if isinstance(request, CountCase):
-            return judge.count(request)
-        if isinstance(request, RecordCase):
-            return judge.record(request)
+        with scratch_errors(judge.home):
+            if isinstance(request, Describe):
+                return judge.describe(request)
+            if isinstance(request, Screen):
+                return judge.screen(request)
+            if isinstance(request, Evaluate):
+                verdict = judge.evaluate(request.problem, request.candidate, request.profile)
+                return EvaluationAnswer(evaluation=verdict)
+            if isinstance(request, Compare):
+                return judge.compare(request)
+            if isinstance(request, CountCase):
+                return judge.count(request)
+            if isinstance(request, RecordCase):
+                return judge.record(request)
     except KernelwrightError as error:
         return Fault(error=type(error).__name__, message=str(error), trace=traceback.format_exc())
     return Fault(error="BadFrame", message=f"unexpected request {type(request).__name__}")

@@ -1,7 +1,9 @@
 """Artefacts: built once per (source, parameters or unit, target, compiler, sandbox), in a content-addressed cache."""
 
+import errno
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,11 +18,17 @@ from kernelwright.core.plan import KernelUnit
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from kernelwright.judge.foundry import Foundry
+from kernelwright.store.disk import scratch_errors
 
+AHEAD = 2
+"""Builds per core that may wait for one: beyond that a candidate whose turn it is would queue behind those to come."""
 UNITS_PER_BUILDER = 8
 """Kernels one builder process compiles: its start-up is paid once for them, the rest goes to other cores."""
 LASTING = frozenset({Status.ACCEPTED, Status.BUILD_FAILED, Status.REFUSED, Status.TOO_BIG})
 """What is worth remembering: a build that timed out or whose builder died may succeed in a quieter moment."""
+
+TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
+"""What a rename says when another builder was first."""
 
 
 class Builds:
@@ -96,21 +104,34 @@ class Builds:
         passing = {key: result for part in parts for key, result in part.items()}
         return {unit.hash: passing.get(unit.hash) or _stored(places[unit.hash]) for unit in units}
 
-    def get_ahead(self, candidate: Candidate, units: Sequence[KernelUnit], target: str) -> None:
+    def room(self) -> int:
+        """Return how many more builds may be begun for candidates whose turn has not come."""
+        under_way = sum(not work.done() for _, work in self.coming.values())
+        return max(0, AHEAD * self.jobs - under_way)
+
+    def get_ahead(
+        self, candidate: Candidate, units: Sequence[KernelUnit], target: str, most: int = sys.maxsize
+    ) -> None:
         """Start compiling what the cache lacks and come back at once; `get_units` waits for what it needs of it."""
         for unit in units:
+            if most <= 0:
+                return
             place = self.folder / self._key(candidate, [unit.hash, target])
             if place not in self.coming and not (place / "result.json").exists():
                 work = self.background.submit(self._compile, candidate, [unit], target)
                 self.coming[place] = candidate.hash, work
+                most -= 1
 
-    def begin(self, candidate: Candidate) -> None:
+    def begin(self, candidate: Candidate, most: int = sys.maxsize) -> None:
         """Start building the tier-B artefacts the cache lacks and come back at once; `get` waits for what it needs."""
         for choice in candidate.choices:
+            if most <= 0:
+                return
             place = self.folder / self.key(candidate, choice.values)
             if place not in self.coming and not (place / "result.json").exists():
                 work = self.background.submit(self._build, candidate, choice.values, place)
                 self.coming[place] = candidate.hash, work
+                most -= 1
 
     def _await(self, place: Path) -> None:
         """Wait for a build that was begun before."""
@@ -168,22 +189,30 @@ class Builds:
         """Move a finished build in whole: parallel builders of one key never see half of it."""
         if result.status not in LASTING:
             return
-        staged = Path(tempfile.mkdtemp(dir=self.folder, prefix=".staged-"))
-        if result.status is Status.ACCEPTED:
-            name = Path(result.artefact or "missing").name
-            result = result.model_copy(update={"artefact": name})
-            stem = Path(name).stem
-            for path in scratch.glob(f"{stem}.*"):
-                shutil.copy(path, staged / path.name)
-            if not (staged / (result.artefact or "missing")).is_file():
-                result = BuildResult(
-                    status=Status.BUILD_FAILED, log="the builder named an artefact it did not leave"
-                )
-        (staged / "result.json").write_text(result.model_dump_json())
-        try:
-            os.rename(staged, place)  # noqa: PTH104 - must fail, not merge, if another builder was first
-        except OSError:
-            shutil.rmtree(staged, ignore_errors=True)
+        with scratch_errors(self.folder):
+            staged = Path(tempfile.mkdtemp(dir=self.folder, prefix=".staged-"))
+            try:
+                _fill(staged, scratch, result)
+                os.rename(staged, place)  # noqa: PTH104 - must fail, not merge, if another builder was first
+            except OSError as error:
+                shutil.rmtree(staged, ignore_errors=True)
+                if error.errno not in TAKEN:
+                    raise
+
+
+def _fill(staged: Path, scratch: Path, result: BuildResult) -> None:
+    """Put a build's result into a folder, with its artefact if there is one."""
+    if result.status is Status.ACCEPTED:
+        name = Path(result.artefact or "missing").name
+        result = result.model_copy(update={"artefact": name})
+        stem = Path(name).stem
+        for path in scratch.glob(f"{stem}.*"):
+            shutil.copy(path, staged / path.name)
+        if not (staged / name).is_file():
+            result = BuildResult(
+                status=Status.BUILD_FAILED, log="the builder named an artefact it did not leave"
+            )
+    (staged / "result.json").write_text(result.model_dump_json())
 
 
 def _stored(place: Path) -> BuildResult:

@@ -33,6 +33,7 @@ from kernelwright.core.messages.runner import (
     Capture,
     Close,
     Collect,
+    Leave,
     Overlap,
     Reap,
     Replay,
@@ -108,10 +109,12 @@ class Service:
             self.channel.sendall(frame[sent:])
             header = frames.receive_exactly(self.channel, HEADER.size)
             return parse(frames.receive_exactly(self.channel, body_length(header)), kind)
-        except (EOFError, ConnectionError) as error:
+        except (EOFError, OSError) as error:  # gone, or closed by us after it died
             raise ServiceDied(self.name, self._last_words()) from error
 
     def _last_words(self) -> str:
+        if self.log.closed:
+            return f"exit code {self.process.poll()}"
         self.log.seek(0)
         return self.log.read()[-600:].decode(errors="replace").strip() or f"exit code {self.process.poll()}"
 
@@ -180,7 +183,7 @@ class Runner:
         return self.carry_out(Collect(number=0), timeout_s)
 
     def carry_out(
-        self, order: Run | Close | Collect | Audit | Overlap | Capture | Replay, timeout_s: float
+        self, order: Run | Close | Collect | Audit | Overlap | Capture | Replay | Leave, timeout_s: float
     ) -> float:
         """Have an order carried out, and return the seconds from order to reply."""
         self._settle()

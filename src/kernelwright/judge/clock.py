@@ -22,6 +22,8 @@ from kernelwright.judge.stages import Bench, Failure
 
 Verdict = Comparison | Failure
 """What a race says of one challenger: a comparison, or how it failed while it was timed."""
+MOST_READINGS = 64
+"""Readings of one name that a comparison keeps: enough to see a clock drift, little enough for a journal."""
 
 
 class IncumbentFailed(Exception):
@@ -73,7 +75,7 @@ def is_fair(bench: Bench, pairs: int) -> bool:
     """Tell whether a candidate raced against itself is proven faster, by a margin that matters, on neither side."""
     # A bias of half the smallest gain keeps nothing that is not faster; a smaller one is seen on a GPU within 14 pairs.
     rule = KeepRule(smallest_gain=KeepRule.smallest_gain / 2, wanted_gain=1.0, beta=1e-9, max_pairs=pairs)
-    (found,) = race(bench, [Lane(bench, rule)], rule)
+    (found,) = race(bench, [Lane(bench, rule)], rule, is_looked_at=False)
     if isinstance(found, Failure):
         raise IncumbentFailed(found)
     turned = standing([-value for value in found.log_ratios], rule)
@@ -85,22 +87,35 @@ def _log_ratio(pair: tuple[float, float]) -> float:
 
 
 def heats_of(
-    benches: Sequence[Bench], starts: Sequence[Start] = (), *, boxes: int | None = None
+    benches: Sequence[Bench],
+    starts: Sequence[Start] = (),
+    *,
+    boxes: int | None = None,
+    is_looked_at: bool = True,
 ) -> Heats | DeviceHeats:
-    """Return the clock all arms share: launchers' events if those run all of them, else the judge's own slope."""
+    """Return the clock all arms share: launchers' events if those run all of them, else the judge's own slope.
+
+    On a GPU answers are looked at in any case: there they cost a seventh of a race.
+    """
     if all(bench.is_launched for bench in benches):
         return DeviceHeats(starts=starts, boxes=boxes)
-    return Heats(starts)
+    return Heats(starts, is_looked_at=is_looked_at)
 
 
 def race(
-    incumbent: Bench, lanes: Sequence[Lane], rule: KeepRule, parents: Sequence[Start] = ()
+    incumbent: Bench,
+    lanes: Sequence[Lane],
+    rule: KeepRule,
+    parents: Sequence[Start] = (),
+    *,
+    is_looked_at: bool = True,
 ) -> list[Verdict]:
     """Return, per challenger, what fresh heats against the incumbent prove; decided ones leave the race."""
     failures: dict[int, Failure] = {}
     telemetry: list[dict[str, float]] = []
     starts = max(1, len(parents))
-    with heats_of([incumbent, *(lane.bench for lane in lanes)], parents) as heats:
+    arms = [incumbent, *(lane.bench for lane in lanes)]
+    with heats_of(arms, parents, is_looked_at=is_looked_at) as heats:
         sizes = {case.hash: _size(heats, incumbent, lanes, case) for case in incumbent.problem.cases}
         while running := [
             place for place, lane in enumerate(lanes) if place not in failures and not lane.now.outcome
@@ -183,7 +198,7 @@ def _comparison(
             )
         )
     ratio, low, high = _interval(lane.log_ratios, rng)
-    slower = lane.now.slower_case
+    slower, told = lane.now.slower_case, by_name(telemetry)
     return Comparison(
         incumbent_hash=incumbent.candidate.hash,
         challenger_hash=lane.bench.candidate.hash,
@@ -201,11 +216,23 @@ def _comparison(
         clock=clock,
         starts=starts,
         slower_case="" if slower is None else problem.cases[slower].label,
-        telemetry={
-            name: median(one[name] for one in telemetry if name in one)
-            for name in sorted({name for one in telemetry for name in one})
-        },
+        telemetry={name: median(values) for name, values in told.items()},
+        readings={name: thinned(values) for name, values in told.items()},
     )
+
+
+def by_name(telemetry: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the readings of all heats by their name; what a machine did not tell in a heat is left out."""
+    names = sorted({name for one in telemetry for name in one})
+    return {name: [one[name] for one in telemetry if name in one] for name in names}
+
+
+def thinned(values: Sequence[float]) -> tuple[float, ...]:
+    """Return at most as many values as are kept, evenly chosen, first and last included."""
+    if len(values) <= MOST_READINGS:
+        return tuple(values)
+    step = (len(values) - 1) / (MOST_READINGS - 1)
+    return tuple(values[round(step * number)] for number in range(MOST_READINGS))
 
 
 def time_alone(bench: Bench, case: Case, heats: int) -> list[float]:

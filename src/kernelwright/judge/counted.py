@@ -17,7 +17,6 @@ from kernelwright.core.case import Case
 from kernelwright.core.counters import CounterProfile, KernelCounters, NoCounters, middle
 from kernelwright.core.messages.runner import Job
 from kernelwright.hardware import perf
-from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.execution import LOAD_SECONDS
@@ -69,7 +68,7 @@ class CountedRunner(ForkedRunner):
 def count(bench: Bench, case: Case) -> CounterProfile:
     """Return the counters of an accepted candidate on a case, alone on the device; a failure of its is a reason."""
     profile = CounterProfile(case_hash=case.hash, label=case.label)
-    with DeviceLock(bench.problem.device, show=bench.progress):
+    with bench.device_lock():
         started = time.monotonic()
         found = _counted_or_not(bench, case)
         return profile.model_copy(update=found | {"seconds": time.monotonic() - started})

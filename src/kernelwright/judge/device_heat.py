@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import pairwise
 from statistics import median
 from typing import Literal, NamedTuple
@@ -33,8 +33,9 @@ from kernelwright.judge.runners import launched
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.track import Box, Track
 
-ROUNDS = 4
-"""There and back: every arm is replayed twice as often in one heat."""
+ROUNDS, RACE_ROUNDS = 4, 2
+"""There and back: every arm is replayed twice as often in one heat. A race has heats enough,
+and those of one kernel vary by 0.1 to 0.4 %; half of the work of a heat is done anew for every pass."""
 HEATS_PER_LAUNCHER = 16
 """Arms change launchers with every heat: a faster launcher is as often one arm's as another's."""
 LEAST_CALLS, MOST_CALLS = 2, 80
@@ -107,6 +108,11 @@ class DeviceHeats:
             for track in self.tracks.values():
                 stack.callback(track.close)
             self.tracks.clear()
+        # What torch keeps of it for later is missing to the launchers of the next race, which are other processes.
+        with suppress(
+            RuntimeError
+        ):  # a device that is gone has nothing to give back, and that is told elsewhere
+            torch.cuda.empty_cache()
 
     def size(self, bench: Bench, case: Case) -> int:
         """Return how many calls of a case have buffers."""
@@ -114,7 +120,8 @@ class DeviceHeats:
 
     def measure(self, case: Case, benches: Sequence[Bench], size: int, start: int = 0) -> list[float]:
         """Return the median time of a call of every candidate, then of every rival, in microseconds."""
-        return [median(times) for times in self.replays(case, benches, size, start)]
+        found = self.replays(case, benches, size, start, RACE_ROUNDS)
+        return [median(times) for times in found]
 
     def replays(
         self, case: Case, benches: Sequence[Bench], size: int, start: int = 0, rounds: int = ROUNDS
@@ -249,7 +256,7 @@ def _compare_clocks(track: Track, case: Case, call_us: float, bench: Bench) -> N
 
     A device that somebody else uses makes them disagree too, on a plain copy of our own; that is waited for.
     """
-    repeats = max(1, math.ceil(SLOPE_SECONDS / (call_us * 1e-6 * len(track.boxes[0].filled))))
+    repeats = repeats_for(call_us, len(track.boxes[0].filled))
     deadline = time.monotonic() + SHARED_SECONDS
     while True:
         for _ in range(SLOPE_ATTEMPTS):
@@ -291,6 +298,11 @@ def is_shared(index: int) -> bool:
             spans = [before.elapsed_time(after) * 1e-3 for before, after in pairwise(marks)]
     slope = (walls[1] - walls[0]) / (SLOPE_REPLAYS[1] - SLOPE_REPLAYS[0])
     return slope > (1 + SLOPE_TOLERANCE) * median(spans)
+
+
+def repeats_for(call_us: float, calls: int) -> int:
+    """Return how often the calls of a graph are repeated in it for both clocks to see a replay of some milliseconds."""
+    return max(1, math.ceil(SLOPE_SECONDS / (call_us * 1e-6 * calls)))
 
 
 def clocks(track: Track, repeats: int) -> tuple[float, float]:

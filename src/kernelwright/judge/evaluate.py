@@ -6,8 +6,10 @@ import random
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +19,7 @@ import torch
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.counters import CounterProfile, NoCounters
-from kernelwright.core.errors import ServiceDied, UnfairClock
+from kernelwright.core.errors import DeviceLost, ServiceDied, UnfairClock
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages.judge import (
     Compare,
@@ -46,7 +48,6 @@ from kernelwright.core.verdict import (
     Status,
     Timing,
 )
-from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge import clock
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
@@ -62,7 +63,9 @@ from kernelwright.judge.execution import (
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.native import looked_at
 from kernelwright.judge.nurseries import Nurseries
+from kernelwright.judge.presence import require_device
 from kernelwright.judge.recorded import built
+from kernelwright.judge.runners import Keeper
 from kernelwright.judge.screening import Grounds, screen
 from kernelwright.judge.stages import Bench, Failure, run_stage
 from kernelwright.judge.stages.intake import guards, is_audited
@@ -73,6 +76,8 @@ SHIP_SHAPES = 3
 """Hidden shapes of `ship`, in those of `keep`."""
 CONFIRMING_STARTS = 3
 """Separately started parents behind a number that is published."""
+LIFELESS = frozenset({Status.CRASHED, Status.TIMED_OUT})
+"""What a candidate seems to have done when its GPU is gone."""
 
 
 class Judge:
@@ -118,7 +123,9 @@ class Judge:
             hidden_shapes=more * self.settings.hidden_shapes,
             progress=self.progress,
             guards_off=self.settings.guards_off,
+            audit_off=self.settings.audit_off,
             testability=self.testability,
+            wait_s=self.settings.device_wait_s,
         )
 
     def describe(self, request: Describe) -> Described:
@@ -126,35 +133,49 @@ class Judge:
         return self.reference.ask(request, [], DESCRIBED)
 
     def prepare(self, request: Prepare) -> None:
-        """Start building a candidate that will be asked about next, on other cores; what fails is told when it is."""
-        problem, candidate = request.problem, request.candidate
+        """Start building a candidate that will be asked about next, on other cores; what fails is told when it is.
+
+        What the cores have no room for is built when its turn comes, or begun when it is told of again.
+        """
+        problem, candidate, room = request.problem, request.candidate, self.builds.room()
+        if not room:
+            return
         bench = self.bench(problem, candidate)
         if guards(bench)[1]:
             return
         if bench.is_planned:
-            compile_ahead(candidate, [*problem.cases, *bench.small_cases()], problem.device, self.builds)
+            wanted = [*problem.cases, *bench.small_cases()]
+            compile_ahead(candidate, wanted, problem.device, self.builds, room)
         else:
-            self.builds.begin(candidate)
+            self.builds.begin(candidate, room)
 
     def screen(self, request: Screen) -> ScreeningAnswer:
         """Return a cheap look per trial, in order."""
-        grounds = Grounds(partial(self.bench, request.problem), self.nurseries.close, self.anchors)
-        with _drawing_on(self.bench(request.problem, request.candidate)):
-            return ScreeningAnswer(screenings=screen(request, grounds))
+        bench = self.bench(request.problem, request.candidate)
+        grounds = Grounds(
+            partial(self.bench, request.problem), partial(self._replace_nurseries, bench), self.anchors
+        )
+        with _drawing_on(bench):
+            found = screen(request, grounds)
+        self._acquit_if_lost(bench, [one.status for one in found])
+        return ScreeningAnswer(screenings=found)
 
     def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
         """Return the verdict on one candidate."""
-        bench = self.bench(problem, candidate, profile)
-        with _drawing_on(bench):
-            return self._evaluated(bench, profile)
+        keeper = Keeper(self.progress)
+        bench = replace(self.bench(problem, candidate, profile), keeper=keeper)
+        with _drawing_on(bench), closing(keeper):
+            return self._evaluated(bench, keeper, profile)
 
-    def _evaluated(self, bench: Bench, profile: Profile) -> Evaluation:
+    def _evaluated(self, bench: Bench, keeper: Keeper, profile: Profile) -> Evaluation:
         started, problem, candidate = time.perf_counter(), bench.problem, bench.candidate
         results: list[StageResult] = []
         failure: Failure | None = None
         timing: Timing | None = None
         artefacts: dict[str, str] = {}
-        for stage in REQUIRED_STAGES[profile]:
+        waiting = deque(REQUIRED_STAGES[profile])
+        while waiting:
+            stage = waiting.popleft()
             self.progress(f"{candidate.backend}: {stage.value}")
             if stage is Stage.BUILD and bench.is_planned:
                 # On other cores, while the device is at work; what is left of it when a stage fails is dropped.
@@ -165,12 +186,18 @@ class Judge:
                 wanted = (*bench.small_cases(), *bench.pool, *public, *bench.known_cases(), *laid_out)
                 compile_ahead(candidate, wanted, problem.device, self.builds)
             if stage is Stage.TIMING:
+                keeper.close()  # nothing but what is timed is on the device
                 result, failure, timing = self._certified(bench)
+                if timing and timing.is_beyond_floor:
+                    # Faster than the device was measured to be: nothing that could find out why is left out.
+                    done = {stage, *(one.stage for one in results)}
+                    waiting.extend(one for one in REQUIRED_STAGES[Profile.SHIP] if one not in done)
             else:
                 result, failure = self._run(stage, bench)
             results.append(result)
             if failure:
                 self.builds.drop(candidate)
+                self._acquit_if_lost(bench, [failure.status])
                 break
             if stage is Stage.BUILD:
                 # Before anything of the candidate runs: what is stored now is what is spliced later.
@@ -195,7 +222,7 @@ class Judge:
         try:
             return run_stage(stage, bench)
         except ServiceDied as died:
-            failure = self._bereaved(died)
+            failure = self._bereaved(died, bench)
             return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
 
     def _certified(self, bench: Bench) -> tuple[StageResult, Failure | None, Timing | None]:
@@ -203,17 +230,35 @@ class Judge:
         try:
             return certify(bench, self.settings.ceilings)
         except ServiceDied as died:
-            failure = self._bereaved(died)
+            failure = self._bereaved(died, bench)
             result = StageResult(stage=Stage.TIMING, passed=False, seconds=0, reason=failure.reason)
             return result, failure, None
 
-    def _bereaved(self, died: ServiceDied, others: Sequence[Nurseries] = ()) -> Failure:
+    def _bereaved(self, died: ServiceDied, bench: Bench, others: Sequence[Nurseries] = ()) -> Failure:
         """Give up all nurseries after the death of one and return what it means; another death is our own failure."""
         if died.service != "nursery":
             raise died
+        self._replace_nurseries(bench, others)
+        return Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
+
+    def _replace_nurseries(self, bench: Bench, others: Sequence[Nurseries] = ()) -> None:
+        """Give up all nurseries; if a fresh one cannot work either, the device is lost and nobody to blame."""
         for nurseries in (self.nurseries, *others):
             nurseries.close()
-        return Failure(Status.CRASHED, f"the candidate took its parent process down: {died}")
+        self._require_device(bench)
+
+    def _require_device(self, bench: Bench) -> None:
+        nursery = self.nurseries.of(bench.problem, bench.candidate)
+        try:
+            require_device(bench.problem.device, nursery, self.home, is_launched=bench.is_launched)
+        except DeviceLost:
+            self.nurseries.close()  # whoever asks again finds fresh ones
+            raise
+
+    def _acquit_if_lost(self, bench: Bench, statuses: Sequence[Status]) -> None:
+        """Raise `DeviceLost` where candidates seem to have died and the GPU did: launchers without one end, too."""
+        if not bench.is_cpu and not LIFELESS.isdisjoint(statuses):
+            self._require_device(bench)
 
     def _keep_artefacts(self, candidate: Candidate, problem: Problem) -> dict[str, str]:
         """Store exactly what was judged, so that exactly that is spliced."""
@@ -268,7 +313,7 @@ class Judge:
             clock.Lane(self.bench(problem, challenger), rule, before)
             for challenger, before in zip(request.challengers, earlier, strict=True)
         ]
-        count = CONFIRMING_STARTS if request.confirm else 0
+        count, part_s = CONFIRMING_STARTS if request.confirm else 0, 0.0
         extra = [Nurseries(self.home, self.settings.threads) for _ in range(count)]
         if incumbent.is_launched:
             for nurseries in extra:
@@ -277,12 +322,15 @@ class Judge:
         try:
             for bench in (incumbent, *(lane.bench for lane in lanes)):
                 refuse_interpreted(bench)
-            with DeviceLock(problem.device, show=self.progress), _drawing_on(incumbent):
+            with incumbent.device_lock(), _drawing_on(incumbent):
+                started = time.perf_counter()
                 self._require_fairness(incumbent)
                 found = self._raced(incumbent, lanes, rule, extra)
+                part_s = (time.perf_counter() - started) / len(lanes)
         except TimingFailed as failed:
             found = [failed.failure] * len(lanes)
         except clock.IncumbentFailed as failed:
+            self._acquit_if_lost(incumbent, [failed.failure.status])
             reason = f"the incumbent failed while it was timed: {failed.failure.reason}"
             lost = Disqualified(
                 candidate_hash=request.incumbent.hash, status=failed.failure.status, reason=reason
@@ -291,9 +339,12 @@ class Judge:
         finally:
             for nurseries in extra:
                 nurseries.close()
+        self._acquit_if_lost(incumbent, [one.status for one in found if isinstance(one, Failure)])
         return ComparisonAnswer(
             results=tuple(
-                _disqualified(lane.bench.candidate, one) if isinstance(one, Failure) else one
+                _disqualified(lane.bench.candidate, one)
+                if isinstance(one, Failure)
+                else one.model_copy(update={"seconds": part_s})
                 for lane, one in zip(lanes, found, strict=True)
             )
         )
@@ -308,7 +359,7 @@ class Judge:
         try:
             return clock.race(incumbent, lanes, rule, [partial(_born_from, one) for one in extra])
         except ServiceDied as died:
-            failure = self._bereaved(died, extra)
+            failure = self._bereaved(died, incumbent, extra)
         if len(lanes) == 1:
             return [failure]
         found: list[clock.Verdict] = []
@@ -350,7 +401,7 @@ class Judge:
         try:
             is_fair = clock.is_fair(bench, pairs)
         except ServiceDied as died:
-            raise clock.IncumbentFailed(self._bereaved(died)) from died
+            raise clock.IncumbentFailed(self._bereaved(died, bench)) from died
         if not is_fair:
             raise UnfairClock(device.title, pairs)
         self.fair.add(device.hash)

@@ -1,5 +1,6 @@
 """How a candidate's cases become a running process: plans and units for tier A on a GPU, one artefact for tier B."""
 
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Lost, Runner, Service
-from kernelwright.judge.runners import ForkedRunner, launched
+from kernelwright.judge.runners import ForkedRunner, Keeper, launched
 
 LOAD_SECONDS = 60.0
 
@@ -74,13 +75,15 @@ def compile_cases(
     return plans
 
 
-def compile_ahead(candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds) -> None:
+def compile_ahead(
+    candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds, most: int = sys.maxsize
+) -> None:
     """Start compiling for cases later stages will ask for, on other cores, while the device works."""
     units: list[KernelUnit] = []
     for case in cases:
         with suppress(Lost):  # what a plan declines or fails on is told by the stage that asks for it
             units += units_of(plan_for(candidate, case, device), case)
-    builds.get_ahead(candidate, units, device.arch)
+    builds.get_ahead(candidate, units, device.arch, most)
 
 
 def collect(candidate: Candidate, cases: Sequence[Case], device: Device, builds: Builds, home: Path) -> str:
@@ -108,12 +111,19 @@ def device_job(candidate: Candidate, arena: Arena, device: Device, builds: Build
 
 
 def open_runner(
-    candidate: Candidate, arena: Arena, device: Device, builds: Builds, nursery: Service, home: Path
+    candidate: Candidate,
+    arena: Arena,
+    device: Device,
+    builds: Builds,
+    nursery: Service,
+    home: Path,
+    keeper: Keeper | None = None,
 ) -> Runner:
-    """Return a runner that is ready for every call of the arena."""
+    """Return a runner that is ready for every call of the arena: a fresh one, or the launcher of a keeper."""
     runner: Runner
     if launches_plans(candidate, device):
-        runner = launched(nursery, device_job(candidate, arena, device, builds, home), arena, home)
+        begin = keeper.lend if keeper else launched
+        runner = begin(nursery, device_job(candidate, arena, device, builds, home), arena, home)
     else:
         backend = plugins.load("backends", candidate.backend)
         for case in arena.cases if backend.TIER == "A" else ():
@@ -126,7 +136,7 @@ def open_runner(
         runner = ForkedRunner(nursery, artefact, candidate.backend, arena, home)
     try:
         runner.ready(LOAD_SECONDS)
-    except Lost:
-        runner.__exit__()
+    except Lost as lost:
+        runner.__exit__(type(lost))
         raise
     return runner

@@ -2,6 +2,7 @@
 
 import os
 import select
+import shutil
 import signal
 import socket
 import tempfile
@@ -21,6 +22,7 @@ from kernelwright.core.messages.runner import REAPED, SPAWNED, Reap
 from kernelwright.core.ports import BuildResult
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import LOG_BYTES, Service
+from kernelwright.store.disk import require_room
 
 BUILD_SECONDS = 150
 END_SECONDS = 1.0
@@ -69,7 +71,16 @@ class Foundry:
             self._service.close()
 
     def build(self, request: BuildRequest) -> BuildReply:
-        """Return a builder's answer; its death is a value."""
+        """Return a builder's answer; its death is a value. Where there is no room, no source is to blame."""
+        reply = self._built(request)
+        if any(one.status is Status.BUILD_FAILED for one in reply.results):
+            if all(one.artefact is None for one in reply.results):
+                # A source that fills the place has failed by itself: what it left goes before the room is measured.
+                _empty(Path(request.folder))
+            require_room(self.home)
+        return reply
+
+    def _built(self, request: BuildRequest) -> BuildReply:
         wanted = max(1, len(request.units))
         said = self._asked(StartBuilder(backend=request.backend, folder=request.folder), pack(request))
         if said.answer is None:
@@ -107,6 +118,11 @@ class Foundry:
         _drained(channel, time.monotonic() + END_SECONDS)
         with self.lock:
             return self._service.ask(Reap(pid=pid), [], REAPED).exit_code
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
 
 def _conversation(channel: socket.socket, request: bytes) -> bytes | None:

@@ -4,7 +4,8 @@ A draw that is only scaled is known again by a few elements, and the answer of a
 remembered eight answers passed for six times as fast. So every input of every call is a mixture of two draws, each
 turned by a random offset, and every element has a share of its own. With one share for all, the four draws came out of
 the warm-up's mixtures by correlation, and sums were answered from prefix sums. A mixture stays in the range of its
-parts: what must be positive is.
+parts: what must be positive is. What is never near zero, such as weights, is mixed by magnitude: a bias of almost zero
+left nothing but the rounding of the mean in some elements of a layernorm, and honest ones were refused.
 
 One call of every pass is given a hard draw instead, and nobody knows which: a softmax that left its maximum out from
 its 121st call on was right on every mixture, and passed `ship`. In every pass, because one pass of a heat is looked at:
@@ -25,6 +26,8 @@ BASES = 4
 """Draws of every input."""
 LEAST_SHARE = 0.15
 """Of the smaller part of a mixture."""
+NEAR, LOOKED_AT = 0.1, 4096
+"""Share of its usual magnitude that makes a value near zero, and how many values tell whether any is."""
 HARD = (Distribution.OFFSET, Distribution.WIDE, Distribution.HEAVY_TAILED, Distribution.OUTLIERS)
 """Hard for the arithmetic, and no harder for the hardware: on denormals a CPU is many times as slow."""
 
@@ -57,13 +60,18 @@ class Mixtures:
             if bases[0].is_floating_point()
         }
 
+        self.far_from_zero = {name for name in self.shares if _is_far_from_zero(self.bases[name][0])}
+
     def fill(self, name: str, target: torch.Tensor) -> None:
         """Write what nobody has seen into an input: of floats a mixture, of integers one draw."""
-        first, second = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 2))
-        if target.is_floating_point():
-            torch.lerp(first, second, self._turned(self.shares[name], target), out=target)
-        else:
+        first, second, third = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 3))
+        if not target.is_floating_point():
             target.copy_(first)
+        elif name in self.far_from_zero:
+            torch.lerp(first.abs(), second.abs(), self._turned(self.shares[name], target), out=target)
+            target.copysign_(third)
+        else:
+            torch.lerp(first, second, self._turned(self.shares[name], target), out=target)
 
     def draw_hard(self) -> None:
         """Draw what is hard for the passes of a heat."""
@@ -85,3 +93,9 @@ class Mixtures:
     def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         start = self.rng.randrange(max(1, target.numel()))
         return base[start : start + target.numel()].view(target.shape)
+
+
+def _is_far_from_zero(values: torch.Tensor) -> bool:
+    """Tell whether none of the first values is near zero."""
+    magnitudes = values[:LOOKED_AT].float().abs()
+    return magnitudes.numel() > 0 and bool(magnitudes.min() > NEAR * magnitudes.mean())

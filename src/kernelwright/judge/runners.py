@@ -4,7 +4,8 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -13,12 +14,14 @@ import torch
 from kernelwright.core import plugins
 from kernelwright.core.errors import ServiceDied
 from kernelwright.core.frames import pack
-from kernelwright.core.messages.runner import LOT_BYTES, SPAWNED, DeviceJob, Job, Run, Spawn, Time
+from kernelwright.core.messages.runner import LOT_BYTES, SPAWNED, DeviceJob, Job, Leave, Run, Spawn, Time
 from kernelwright.judge.arena import Arena, Slab
-from kernelwright.judge.children import Runner, Service
+from kernelwright.judge.children import Lost, Runner, Service
 
 TIMES_BYTES = 1 << 20
 SPARE_BYTES, FOOTPRINTS = 8 << 30, 4
+LEAVE_SECONDS = 10.0
+"""How long a launcher may take to let go of its job; one that takes longer is killed."""
 SPARES = 3
 """Launchers kept ready: a context takes 0.8 s on an H200, the stages between two of them a quarter of that."""
 
@@ -114,6 +117,7 @@ class LaunchedRunner(Runner):
         super().__init__(nursery, home)
         self.index = index
         self.is_on_device = True
+        self.keeper: Keeper | None = None
         self.times = Slab("times", TIMES_BYTES)
         handed = [self.theirs.fileno(), self.times.descriptor, self.log.fileno()]
         order = Spawn(folder=self.folder.name, kind="launcher", memory_bytes=0, device=index)
@@ -126,8 +130,9 @@ class LaunchedRunner(Runner):
         self.pid, nursery.sandbox = born.pid, born.sandbox
 
     def begin(self, job: DeviceJob, arena: Arena) -> None:
-        """Give it its one job."""
+        """Give it a job."""
         frame, inputs = pack(job), arena.inputs.descriptors()
+        self.signal(signal.SIGCONT)
         try:
             sent = socket.send_fds(self.channel, [frame], [*inputs, arena.outputs.descriptor])
             self.channel.sendall(frame[sent:])
@@ -152,9 +157,60 @@ class LaunchedRunner(Runner):
         seconds: list[float] = self.times.bytes_view(0, 8 * order.replays).view(torch.float64).tolist()
         return seconds
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
+        if self.keeper and not any(error) and self.keeper.takes_back(self):
+            return
         super().__exit__()
         self.times.close()
+
+
+class Keeper:
+    """Keeps the launcher that serves the checks of one candidate, stage after stage: making a context takes longer.
+
+    It holds nothing between two stages, loads every kernel anew, and never serves another candidate.
+    """
+
+    def __init__(self, show: Callable[[str], None] = lambda _: None) -> None:
+        self.kept: LaunchedRunner | None = None
+        self.show = show
+
+    def lend(self, nursery: Service, job: DeviceJob, arena: Arena, home: Path) -> LaunchedRunner:
+        """Return the launcher at work on a job."""
+        runner, self.kept = self.kept, None
+        if runner is not None:
+            try:
+                runner.begin(job, arena)
+                return runner
+            except Lost as lost:  # between two jobs nothing of the candidate runs: it is not to blame
+                self._part_with(runner, lost)
+        runner = launched(nursery, job, arena, home)
+        runner.keeper = self
+        return runner
+
+    def takes_back(self, runner: LaunchedRunner) -> bool:
+        """Tell whether a launcher that is done can serve again: it lives, and has let go of its job."""
+        if self.kept is not None or runner.exit_code is not None:
+            return False
+        try:
+            runner.carry_out(Leave(), LEAVE_SECONDS)
+        except Lost as lost:
+            self.show(f"a launcher did not let go of its job: {lost.reason}")
+            return False
+        self.kept = runner
+        return True
+
+    def _part_with(self, runner: LaunchedRunner, lost: Lost) -> None:
+        self.show(f"a launcher ended between two jobs: {lost.reason}")
+        runner.keeper = None
+        runner.__exit__()
+
+    def close(self) -> None:
+        """Kill what is kept."""
+        runner, self.kept = self.kept, None
+        if runner is not None:
+            runner.keeper = None
+            with suppress(ServiceDied):  # and it with its nursery
+                runner.__exit__()
 
 
 def launched(

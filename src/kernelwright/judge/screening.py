@@ -11,6 +11,7 @@
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,6 @@ from kernelwright.core.messages.runner import DeviceJob
 from kernelwright.core.plan import LaunchPlan
 from kernelwright.core.plan_language import PlanFault, parse_params
 from kernelwright.core.verdict import Screening, Status
-from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Runner
 from kernelwright.judge.execution import LOAD_SECONDS, compile_ahead, compile_cases, units_of
@@ -95,8 +95,9 @@ def key_of(values: Values) -> str:
 
 def screen(request: Screen, grounds: Grounds) -> tuple[Screening, ...]:
     """Return one look per trial, in order."""
-    looks = Looks(request, grounds)
+    started, looks = time.perf_counter(), Looks(request, grounds)
     found = looks.taken()
+    seconds = (time.perf_counter() - started) / max(1, len(found))
     for place, one in sorted(found.items()):
         if isinstance(one, Failure):
             text = f"look at {key_of(request.trials[place].values)}: {one.status.value}: {one.reason[:200]}"
@@ -109,6 +110,7 @@ def screen(request: Screen, grounds: Grounds) -> tuple[Screening, ...]:
             case_hash=trial.case_hash,
             status=one.status if isinstance(one := found[place], Failure) else Status.ACCEPTED,
             latency_us=None if isinstance(one, Failure) else one,
+            seconds=seconds,
         )
         for place, trial in enumerate(request.trials)
     )
@@ -144,7 +146,7 @@ class Looks:
             for place, values in lot.trials.items():
                 found[place] = smoked[key][key_of(values)]
         if any(isinstance(found[place], float) for lot in lots.values() for place in lot.trials):
-            with DeviceLock(self.problem.device, show=self.bench.progress):
+            with self.bench.device_lock():
                 for key, lot in lots.items():
                     found |= self._timed(lot, smoked[key])
         self._keep_launchers(2 if lots else 0)

@@ -8,14 +8,13 @@ from kernelwright.core.device import Ceilings, DeviceKind
 from kernelwright.core.roofline import floor_us
 from kernelwright.core.stats import mad
 from kernelwright.core.verdict import CaseTiming, Stage, StageResult, Status, Timing
-from kernelwright.hardware.lock import DeviceLock
 from kernelwright.hardware.peaks import least_seconds, peak
 from kernelwright.judge import clock, device_heat
 from kernelwright.judge.heat import TimingFailed
 from kernelwright.judge.stages import Bench, Failure
 
 HEATS = 4
-"""Behind a certified timing: of fresh processes; on a GPU of one launcher, which loads the kernel anew each time."""
+"""Behind a certified timing: of fresh processes; on a GPU of two launchers in turn, which load the kernel anew."""
 CACHED = 4
 """A CPU's floor is of main memory: it binds a case only if its buffers exceed the last-level cache this many times."""
 
@@ -26,7 +25,7 @@ def certify(bench: Bench, ceilings: Ceilings | None) -> tuple[StageResult, Failu
     cases: list[CaseTiming] = []
     try:
         refuse_interpreted(bench)
-        with DeviceLock(bench.problem.device, show=bench.progress):
+        with bench.device_lock():
             for case in bench.problem.cases:
                 cases.append(_timed(bench, case, ceilings))
     except TimingFailed as failed:

@@ -74,7 +74,9 @@ def _freeze(folders: Sequence[Path], target: Path) -> None:
 def _copied(folders: Sequence[Path], staged: Path) -> bool:
     total = count = 0
     for left in folders:
-        for folder, _, files in os.walk(left):  # follows no link
+        if left.is_symlink():  # it would be walked: whatever the judge may read would come to the candidate
+            return False
+        for folder, _, files in os.walk(left):  # follows no link below
             place = staged / Path(folder).relative_to(left)
             place.mkdir(exist_ok=True)
             for name in files:

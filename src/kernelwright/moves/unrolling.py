@@ -3,11 +3,24 @@
 from collections.abc import Sequence
 
 import libcst as cst
+from tree_sitter import Node
 
 from kernelwright.core.plan_language import PlanFault, parse_params
 from kernelwright.core.ports import Moved, Subject
 from kernelwright.core.technique import Bottleneck
-from kernelwright.moves._cpp import Edit, Pragma, Unparsed, edited, parse
+from kernelwright.moves._cpp import (
+    Edit,
+    Pragma,
+    Unit,
+    Unparsed,
+    edited,
+    enclosing,
+    field,
+    inserted,
+    parse,
+    replaced,
+    statement_of,
+)
 from kernelwright.moves._cst import Kernels, Unreadable, is_call, kernels_of
 from kernelwright.moves._params import led_by
 
@@ -15,17 +28,72 @@ SUMMARY = "more independent accumulators, longer unrolled loops"
 BACKENDS = ("cpp", "cuda", "triton")
 AGAINST = (Bottleneck.INSTRUCTION_OVERHEAD, Bottleneck.MEMORY_LATENCY, Bottleneck.COMPUTE)
 FACTOR, MOST = 2, 16
+LANES = "LANES"
+"""How many elements a vector has, by its name in `kernelwright_vec.h`: a power of two."""
 
 
 def apply(subject: Subject) -> Sequence[Moved] | str:
-    """Return the source with twice as many sums, twice as long directives, or loads of several steps at once."""
+    """Return the source with a sum per lane, more sums, longer directives, or loads of several steps at once."""
     try:
         if subject.backend == "triton":
             return _pipelined(subject) or "no loop loads what could be loaded several steps at a time"
-        found = [*_accumulators(subject), *_directives(subject)]
+        found = [*_chains(subject), *_accumulators(subject), *_directives(subject)]
     except (Unparsed, Unreadable, PlanFault) as error:
         return str(error)
-    return found or "no parameter or directive says how far a loop is unrolled"
+    return found or "no lanes are added one by one, and nothing says how far a loop is unrolled"
+
+
+def _chains(subject: Subject) -> list[Moved]:
+    """Return the source in which lanes that were added to one sum have a sum each, added up by halves."""
+    if subject.backend != "cpp":
+        return []
+    unit = parse(subject.source, subject.backend)
+    edits = [_by_lane(unit, loop) for loop in unit.every("for_statement")]
+    count = sum(bool(one) for one in edits)
+    if not count:
+        return []
+    text = edited(unit, [edit for some in edits for edit in some], subject.backend)
+    return [Moved(text, f"{count} chains of additions made one per lane")]
+
+
+def _by_lane(unit: Unit, loop: Node) -> list[Edit]:
+    """Return what changes where a loop over the lanes does nothing but `total += ...`, none where it does more."""
+    condition, start, body = (field(loop, name) for name in ("condition", "initializer", "body"))
+    bound = field(condition, "right") if condition is not None else None
+    added = body.named_children[0] if body is not None and body.type == "expression_statement" else None
+    if bound is None or unit.text(bound) != LANES or start is None or added is None:
+        return []
+    total, term, sign = (field(added, name) for name in ("left", "right", "operator"))
+    lane = unit.names(start)[:1]
+    if total is None or term is None or sign is None or not lane or unit.text(sign) != "+=":
+        return []
+    name, whole = unit.text(total), statement_of(loop)
+    kind = _declared(unit, whole, name) if total.type == "identifier" else None
+    if kind is None or name in unit.names(term) or unit.text(start).replace(" ", "")[-3:] != "=0;":
+        return []
+    sums, space = f"{name}_by_lane", unit.indent(whole.start_byte)
+    folded = (
+        f"\n{space}for (int half = {LANES} / 2; half > 0; half /= 2)"
+        f"\n{space}    for (int lane = 0; lane < half; ++lane) {sums}[lane] += {sums}[lane + half];"
+        f"\n{space}{name} += {sums}[0];"
+    )
+    return [
+        inserted(whole.start_byte, f"{kind} {sums}[{LANES}] = {{}};\n{space}"),
+        replaced(total, f"{sums}[{lane[0]}]"),
+        inserted(whole.end_byte, folded),
+    ]
+
+
+def _declared(unit: Unit, whole: Node, name: str) -> str | None:
+    """Return the type of a floating-point variable declared in the same block as a statement, before it."""
+    block = enclosing(whole, "compound_statement")
+    for one in unit.every("declaration", within=block) if block is not None else ():
+        kind, declarator = field(one, "type"), field(one, "declarator")
+        if one.end_byte > whole.start_byte or one.parent != block or kind is None or declarator is None:
+            continue
+        if unit.names(declarator)[:1] == [name] and unit.text(kind) in ("float", "double"):
+            return unit.text(kind)
+    return None
 
 
 def _accumulators(subject: Subject) -> list[Moved]:

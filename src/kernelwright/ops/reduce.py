@@ -1,5 +1,6 @@
 """Sum or maximum over the last axis."""
 
+import math
 import random
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -148,8 +149,18 @@ def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | Non
 
 
 def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
-    """Return inputs with special values, and where they are."""
-    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x",), seed)
+    """Return inputs with special values, and where they are; one infinity is among large numbers of the other sign."""
+    import torch
+
+    inputs = make_inputs(case, Distribution.SIGNED, seed)
+    found, cols = planted(inputs, ("x",), seed), case.axes["cols"]
+    if cols > 1 and case.axes["rows"]:
+        # An accumulator with less room than fp32 is at +inf already when -inf comes, and answers NaN.
+        x, place = inputs["x"].clone(), seed % cols
+        x[-1] = min(torch.finfo(x.dtype).max, torch.finfo(torch.float32).max / (4 * cols))
+        x[-1, place] = -math.inf
+        found.append((f"-inf at element {place} of a row of large numbers", {**inputs, "x": x}))
+    return found
 
 
 def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:

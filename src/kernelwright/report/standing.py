@@ -32,9 +32,10 @@ class Standing:
 
     @property
     def winner(self) -> Node | None:
-        """Return the best if it is no baseline."""
-        is_won = self.best is not None and self.best.candidate.origin is not Origin.BASELINE
-        return self.best if is_won else None
+        """Return the best if it is no baseline, nor the file that was to be beaten."""
+        if self.best is None or self.best is self.first:
+            return None
+        return self.best if self.best.candidate.origin is not Origin.BASELINE else None
 
     @property
     def proof(self) -> Comparison | None:

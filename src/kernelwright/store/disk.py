@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kernelwright.core.errors import DiskFull, NotWritable
+from kernelwright.core.errors import DiskFull, NotWritable, ScratchFull
 
 READABLE = 0o644
 """Mode of a new file: `mkstemp` alone would hide it from everybody else."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 """Disk full, file size limit, quota: all mended by making room."""
+SCRATCH_BYTES = 16 << 20
+"""With less room than this in the judge's folder a failed build is nobody's fault but the disk's."""
 NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
 """Permission bits, immutable flags, a read-only mount, a file where a folder should be."""
 
@@ -29,6 +31,23 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in NO_RIGHT:
             raise NotWritable(path, str(error.strerror)) from error
         raise
+
+
+@contextmanager
+def scratch_errors(folder: Path) -> Iterator[None]:
+    """Turn the want of room for what is thrown away afterwards into `ScratchFull`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise ScratchFull(error.filename or folder) from error
+        raise
+
+
+def require_room(folder: Path, nbytes: int = SCRATCH_BYTES) -> None:
+    """Raise `ScratchFull` unless a file of so many bytes can be written into a folder."""
+    with scratch_errors(folder), tempfile.TemporaryFile(dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, nbytes)
 
 
 def not_of_folder(path: Path, folder: Path) -> str:

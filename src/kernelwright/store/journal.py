@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -92,9 +93,8 @@ class Journal:
         """Start the journal of a new run in a folder or on a server, and hold it for writing."""
         database = database_at(place)
         with _ours(database, writing=True), ExitStack() as held:
-            connection = held.enter_context(database.writing(run_id, create=True))
-            with connection.begin():
-                _insert_run(database, connection, run_id, clock().astimezone(UTC))
+            first = partial(_insert_run, database, run_id, clock().astimezone(UTC))
+            connection = held.enter_context(database.writing(run_id, first=first))
             return JournalWriter(database, run_id, Lease(connection, held.pop_all()), clock)
 
     @staticmethod
@@ -104,7 +104,7 @@ class Journal:
         """Hold an existing journal for writing; its row must agree with its last event."""
         database = database_at(place)
         with _ours(database, writing=True), ExitStack() as held:
-            connection = held.enter_context(database.writing(run_id, create=False))
+            connection = held.enter_context(database.writing(run_id, first=None))
             with connection.begin():
                 row = _run_row(database, connection, run_id)
                 _check_head(database, connection, row)
@@ -304,7 +304,7 @@ def _stored_summary(database: Database, row: StoredRun) -> Summary:
         raise JournalCorrupt(database.name, "the run's stored summary cannot be read") from error
 
 
-def _insert_run(database: Database, connection: Connection, run_id: str, now: datetime) -> None:
+def _insert_run(database: Database, run_id: str, now: datetime, connection: Connection) -> None:
     """Add the row of a new run, refusing one that is there."""
     query = select(RUNS.c.run_id)
     taken = connection.scalars(query.where(RUNS.c.run_id == run_id) if database.is_shared else query).first()

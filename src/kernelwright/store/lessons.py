@@ -23,6 +23,7 @@ from kernelwright.core.errors import ShelfUnusable
 from kernelwright.core.frozen import Frozen, canonical_json, digest
 from kernelwright.core.lesson import Lesson, Shape, apart
 from kernelwright.core.shelf import EarlierWinner, KeptLesson, Sighting, Standing
+from kernelwright.core.verdict import JUDGE_VERSION
 from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.fulltext import match_any
 
@@ -137,14 +138,24 @@ class Shelf:
     def near(
         self, scope: Scope, shapes: Sequence[Shape], reference: str | None, most: int
     ) -> list[EarlierWinner]:
-        """Return the winners of the most similar problems, nearest sizes first, each source once."""
+        """Return the winners of the most similar problems, nearest sizes first, each source once.
+
+        At the same distance those judged by the present rules come first; by how much others won says nothing beside.
+        """
         found = [one for one in self.winners(scope) if one.reference == reference]
         placed = sorted(
-            ((apart(shapes, one.shapes), -one.ratio, one.key, one) for one in found), key=lambda row: row[:3]
+            found,
+            key=lambda one: (
+                apart(shapes, one.shapes),
+                one.judge_version != JUDGE_VERSION,
+                one.judge_version,
+                -one.ratio,
+                one.key,
+            ),
         )
         chosen: dict[str, EarlierWinner] = {}
-        for distance, _, _, one in placed:
-            if distance <= NEAR and len(chosen) < most:
+        for one in placed:
+            if apart(shapes, one.shapes) <= NEAR and len(chosen) < most:
                 chosen.setdefault(digest(one.source), one)
         return list(chosen.values())
 

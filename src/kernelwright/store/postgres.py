@@ -24,7 +24,7 @@ from kernelwright.core.errors import (
     ServiceDied,
 )
 from kernelwright.core.frozen import digest
-from kernelwright.store.tables import METADATA
+from kernelwright.store.tables import METADATA, First
 
 DRIVER = "postgresql+psycopg"
 TABLES_LOCK = "kernelwright:tables"
@@ -54,12 +54,12 @@ class PostgresServer:
             yield connection
 
     @contextmanager
-    def writing(self, run_id: str | None, *, create: bool) -> Iterator[Connection]:
+    def writing(self, run_id: str | None, *, first: First | None) -> Iterator[Connection]:
         """Open a connection that holds the run's lock for as long as it lives."""
         if run_id is None:
             raise BadConfig("journal_url", f"{self.name} may hold many runs", "Name the run to write.")
         with self._engine().connect() as connection:
-            if create:
+            if first is not None:
                 with connection.begin():
                     # Two runs may start at once, and `CREATE TABLE IF NOT EXISTS` can fail against itself.
                     connection.execute(select(func.pg_advisory_xact_lock(_key(TABLES_LOCK))))
@@ -70,6 +70,9 @@ class PostgresServer:
                 ):
                     raise JournalBusy(self.name)
                 connection.exec_driver_sql("SET SESSION synchronous_commit TO on")
+            if first is not None:
+                with connection.begin():
+                    first(connection)
             yield connection
 
     def explain(self, error: DBAPIError, *, writing: bool) -> KernelwrightError | None:  # noqa: ARG002

@@ -28,7 +28,7 @@ from kernelwright.core.errors import (
     NotWritable,
 )
 from kernelwright.store.disk import NO_ROOM, disk_errors, make_folder, sync_folder
-from kernelwright.store.tables import METADATA
+from kernelwright.store.tables import METADATA, First
 
 JOURNAL_FILE = "journal.db"
 LOCK_FILE = "writer.lock"
@@ -65,24 +65,18 @@ class SqliteFile:
             yield connection
 
     @contextmanager
-    def writing(self, run_id: str | None, *, create: bool) -> Iterator[Connection]:  # noqa: ARG002 - one lock a file
-        """Lock the folder, open the file and, at the end, leave everything in it and nothing in the WAL."""
-        if create:
+    def writing(self, run_id: str | None, *, first: First | None) -> Iterator[Connection]:  # noqa: ARG002 - one lock a file
+        """Lock the folder and open the file, which is put there first if it is new."""
+        if first is None:
+            self._require()
+        else:
             with disk_errors(self.path):
                 make_folder(self.path.parent)
-        else:
-            self._require()
         with _locked(self.path.with_name(LOCK_FILE), self.path):
-            address = f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
-            with _engine(address, begin="BEGIN IMMEDIATE", writable=True).connect() as connection:
-                if create:
-                    with connection.begin():
-                        METADATA.create_all(connection)
-                    sync_folder(self.path.parent)
-                try:
-                    yield connection
-                finally:
-                    _checkpoint(connection)
+            if first is not None:
+                self._begin(first)
+            with _writer(self.path, "rw") as connection:
+                yield connection
 
     def explain(self, error: DBAPIError, *, writing: bool) -> KernelwrightError | None:
         """Return what an error of SQLite means."""
@@ -119,6 +113,20 @@ class SqliteFile:
             raise NotFound("Journal", self.path, remedy) from error
         except OSError as error:
             raise JournalCorrupt(self.path, f"it cannot be opened: {error.strerror}") from error
+
+    def _begin(self, first: First) -> None:
+        """Put a new journal in place whole: whoever looks finds none or one with its first row."""
+        # A file that is there is either a journal, which `first` refuses, or one that was left without tables.
+        part = self.path if self.path.exists() else self.path.with_name(f"{self.path.name}.part")
+        if part != self.path:
+            for left in part.parent.glob(f"{part.name}*"):
+                left.unlink()
+        with _writer(part, "rwc") as connection, connection.begin():
+            METADATA.create_all(connection)
+            first(connection)
+        with disk_errors(self.path):
+            part.replace(self.path)
+            sync_folder(self.path.parent)
 
     def _readable_address(self, stack: ExitStack) -> str:
         """Return the address to read from, which depends on what may be written beside the file.
@@ -173,6 +181,17 @@ def _engine(address: str, *, begin: str, writable: bool) -> Engine:
         connection.exec_driver_sql(begin)
 
     return engine
+
+
+@contextmanager
+def _writer(file: Path, mode: str) -> Iterator[Connection]:
+    """Open a file for writing and, at the end, leave everything in it and nothing in the WAL."""
+    address = f"{file.absolute().as_uri()}?mode={mode}"
+    with _engine(address, begin="BEGIN IMMEDIATE", writable=True).connect() as connection:
+        try:
+            yield connection
+        finally:
+            _checkpoint(connection)
 
 
 def _make_durable(connection: sqlite3.Connection, address: str) -> None:

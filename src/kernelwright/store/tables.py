@@ -1,5 +1,6 @@
 """The two tables, and what the journal asks of a database."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -36,6 +37,10 @@ EVENTS = Table(
 )
 
 
+First = Callable[[Connection], None]
+"""Writes the first row of a new journal."""
+
+
 class Database(Protocol):
     """Where a journal is kept: a SQLite file or a PostgreSQL server."""
 
@@ -53,10 +58,11 @@ class Database(Protocol):
         """Open a transaction that cannot write and sees one state to its end."""
         ...
 
-    def writing(self, run_id: str | None, *, create: bool) -> AbstractContextManager[Connection]:
+    def writing(self, run_id: str | None, *, first: First | None) -> AbstractContextManager[Connection]:
         """Open a connection with durable commits that holds the writer's lock, or raise `JournalBusy`.
 
-        The lock is freed when its holder dies. With `create` the tables and a file's folder come into being.
+        The lock is freed when its holder dies. With `first` the tables and a file's folder come into being, and it
+        writes the first row: no reader finds a journal without one.
         """
         ...
 

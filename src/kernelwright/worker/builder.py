@@ -6,6 +6,7 @@
 3. The first one copies out plain files, by descriptor and never through a link, and passes the answer on unread.
 """
 
+import errno
 import os
 import resource
 import shutil
@@ -34,6 +35,7 @@ FILE_BYTES = 256 << 20
 FOLDER_BYTES = 1 << 30
 OPEN_FILES = 1024
 BOX = "box"
+NO_ROOM = frozenset({errno.ENOSPC, errno.EFBIG, errno.EDQUOT})
 
 
 def _needs(folder: str, user: int) -> Needs:
@@ -97,13 +99,17 @@ def _be_second(request: BuildRequest | None, channel: socket.socket, place: Plac
 def _copy_out(folder: int, target: Path) -> None:
     """Copy the plain files of a folder; a link could name any file of ours, and is left where it is."""
     for name in os.listdir(folder):
-        with suppress(OSError):
+        try:
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             with os.fdopen(descriptor, "rb") as source:
                 found = os.fstat(descriptor)
                 if stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size <= FILE_BYTES:
                     with (target / name).open("xb") as copy:
                         shutil.copyfileobj(source, copy)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                # Half an artefact must not pass for a whole one.
+                raise SystemExit(f"no room for {name!r}: {error.strerror}") from error
 
 
 def _end(*_: object) -> None:

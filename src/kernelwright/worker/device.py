@@ -1,7 +1,8 @@
 """The GPU runner: launches plans on the judge's buffers and times them in captured graphs. Trusted code.
 
 1. Forked without a CUDA context (one does not survive a fork), with control socket and times slab. It makes a context
-   at once; its one job follows, with input and output memory as descriptors.
+   at once; a job follows, with input and output memory as descriptors. The checks of one candidate are several jobs:
+   nothing of one is left when the next comes.
 2. `Run` launches calls and waits for them. `Time` loads an arm anew, captures calls of one in a graph, in the order
    the judge chose, replays it, and leaves the seconds of each replay in the times slab: all that is long is done
    before it is this launcher's turn, while others do the same.
@@ -41,9 +42,11 @@ from kernelwright.core.messages.runner import (
     Close,
     Collect,
     DeviceJob,
+    Leave,
     Overlap,
     Replay,
     Run,
+    RunnerOrder,
     Time,
     TimedArm,
 )
@@ -72,6 +75,17 @@ class Launcher:
         self.arms: dict[int, list[Callable[[], Any]]] = {}
         self.prepared: dict[int, Callable[[], None]] = {}
         self.baselines: dict[TimedArm, Callable[..., Any]] = {}
+
+    def close(self) -> None:
+        """Let go of kernels, workspaces and buffers."""
+        torch.cuda.synchronize()
+        self.captured = self.graph = None
+        for held in (self.arms, self.prepared, self.baselines):
+            held.clear()
+        self.modules.unload()
+        for slab in self.slabs.values():
+            slab.close()
+        torch.cuda.empty_cache()
 
     def prepare(
         self,
@@ -221,45 +235,64 @@ def _baseline(arm: TimedArm) -> Callable[..., Any]:
 
 
 def serve(control: int, times: int, index: int) -> None:
-    """Make a context, take the one job with its buffers, and execute orders until the judge hangs up."""
+    """Make a context, and carry out one job after the other until the judge hangs up."""
     channel = socket.socket(fileno=control)
     torch.cuda.set_device(index)
     torch.cuda.synchronize()
+    stream = channel.makefile("rb")
+    while launcher := _begun(channel, times):
+        while not isinstance(order := read_message(stream, RUNNER_ORDER), Leave):
+            if order is None:
+                return
+            channel.sendall(pack_reply(_answered(launcher, order)))
+        launcher.close()
+        channel.sendall(pack_reply(Reply(Word.DONE, 0, order.number)))
+
+
+def _begun(channel: socket.socket, times: int) -> Launcher | None:
+    """Take a job with its buffers; None once the judge has hung up."""
     first, buffers, _, _ = socket.recv_fds(channel, HEADER.size, MOST_BUFFERS)
     if not first:
-        return
+        return None
     header = first + receive_exactly(channel, HEADER.size - len(first))
     job = parse(receive_exactly(channel, body_length(header)), RUNNER_ORDER)
     if not isinstance(job, DeviceJob):
-        return
+        return None
     *inputs, outputs = buffers
     launcher = Launcher(job, inputs, outputs, times)
     for buffer in buffers:
         os.close(buffer)  # mapped
-    stream = channel.makefile("rb")
     channel.sendall(pack_reply(Reply(Word.READY, 0, len(job.calls))))
-    while (order := read_message(stream, RUNNER_ORDER)) is not None:
-        try:
-            if isinstance(order, Run):
-                reply = launcher.run(order)
-            elif isinstance(order, Time):
-                reply = launcher.time(order)
-            elif isinstance(order, Overlap):
-                reply = launcher.overlap(order)
-            elif isinstance(order, Capture):
-                reply = launcher.capture(order)
-            elif isinstance(order, Replay):
-                reply = launcher.replay(order)
-            elif isinstance(order, Close | Collect):
-                # Of a job for checks all inputs lie in one allocation.
-                reply = Reply(Word.DONE, 0, order.number)
-            else:
-                return
-        except Exception as error:  # noqa: BLE001 - the worker's outermost frame
-            # What torch adds to a CUDA error is advice for its debugging.
-            words = str(error).partition("\n")[0] if isinstance(error, RuntimeError) else str(error)
-            sys.stderr.write(f"{type(error).__name__}: {words}"[:4000] + "\n")
-            sys.stderr.flush()
-            code = NO_MEMORY if isinstance(error, torch.OutOfMemoryError) else 0
-            reply = Reply(Word.FAILED, code, getattr(order, "first", 0))
-        channel.sendall(pack_reply(reply))
+    return launcher
+
+
+def _answered(launcher: Launcher, order: RunnerOrder) -> Reply:
+    """Carry out an order, and return what came of it."""
+    try:
+        return _carried_out(launcher, order)
+    except Exception as error:  # noqa: BLE001 - the worker's outermost frame
+        # What torch adds to a CUDA error is advice for its debugging.
+        words = str(error).partition("\n")[0] if isinstance(error, RuntimeError) else str(error)
+        sys.stderr.write(f"{type(error).__name__}: {words}"[:4000] + "\n")
+        sys.stderr.flush()
+        code = NO_MEMORY if isinstance(error, torch.OutOfMemoryError) else 0
+        return Reply(Word.FAILED, code, getattr(order, "first", 0))
+
+
+def _carried_out(launcher: Launcher, order: RunnerOrder) -> Reply:
+    match order:
+        case Run():
+            return launcher.run(order)
+        case Time():
+            return launcher.time(order)
+        case Overlap():
+            return launcher.overlap(order)
+        case Capture():
+            return launcher.capture(order)
+        case Replay():
+            return launcher.replay(order)
+        case Close() | Collect():
+            # Of a job for checks all inputs lie in one allocation.
+            return Reply(Word.DONE, 0, order.number)
+        case _:
+            raise LaunchFailed(f"no launcher carries out {order.type!r}")

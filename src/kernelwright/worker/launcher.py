@@ -56,6 +56,8 @@ class Modules:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.loaded: dict[str, Kernel] = {}
+        self.handles: list[Any] = []
+        """Of the modules they come from."""
         self.keys: dict[tuple[int, int], tuple[Launch, Case, str]] = {}
         """By identity: with them kept here, an address is never another's."""
         self.allowed: dict[str, int] = {}
@@ -69,10 +71,19 @@ class Modules:
         if key not in self.loaded:
             facts = json.loads((self.folder / f"{key}.json").read_text())
             module = checked(driver.cuModuleLoadData((self.folder / f"{key}.cubin").read_bytes()))
+            self.handles.append(module)
             function = checked(driver.cuModuleGetFunction(module, facts["entry"].encode()))
             self.loaded[key] = Kernel(function, facts)
         self._allow(self.loaded[key], launch, key)
         return self.loaded[key]
+
+    def unload(self) -> None:
+        """Let go of every kernel, and of what it kept in memory of its module."""
+        from cuda.bindings import driver
+
+        self.loaded.clear()
+        while self.handles:
+            checked(driver.cuModuleUnload(self.handles.pop()))
 
     def _key(self, launch: Launch, case: Case) -> str:
         """Return the name of a launch's kernel; a graph of 64 calls asks for the same one 64 times."""

@@ -21,6 +21,9 @@ DETACH = 2
 MOUNT_SETATTR = 442
 HERE, WHOLE_TREE = -100, 0x8000
 
+COVER_BYTES = 16 << 20
+"""What an empty folder laid over a full one holds: a driver may leave a lock there."""
+
 CAPABILITIES_VERSION = 0x2008_0522
 BOX = "/box"
 """Where a worker finds its own folder: the same name for everybody, so that no path tells one from another."""
@@ -136,6 +139,28 @@ def _make_read_only(stage: str, bound: Iterable[str]) -> None:
         for path in (*(stage + each for each in bound), stage):
             kept = os.statvfs(path).f_flag & (NO_DEVICES | NO_EXECUTION)
             _mount("none", path, None, REMOUNT | BIND | READ_ONLY | NO_SUID | kept)
+
+
+def cover(place: str, shown: Iterable[str]) -> None:
+    """Lay an empty folder in memory over a place, and back on it what is shown of it; leave it as it was if refused."""
+    held = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in shown if _covered(path, (place,))}
+    try:
+        _mount("tmpfs", place, "tmpfs", NO_SUID | NO_DEVICES, f"mode=1777,size={COVER_BYTES}")
+        try:
+            for path, descriptor in sorted(held.items()):
+                _bind(f"/proc/self/fd/{descriptor}", path)
+        except OSError:
+            libc.call("umount2", place.encode(), DETACH)
+            raise
+    finally:
+        for descriptor in held.values():
+            os.close(descriptor)
+
+
+def own_mounts() -> None:
+    """Have mounts of one's own: what is mounted from here on nobody else sees."""
+    unshare(NEW_MOUNTS)
+    _mount("none", "/", None, RECURSIVE | PRIVATE)
 
 
 def mount_box(nbytes: int, user: int, group: int) -> None:

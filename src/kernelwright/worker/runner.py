@@ -48,7 +48,7 @@ from kernelwright.core.messages.runner import (
 from kernelwright.worker import namespaces
 from kernelwright.worker.mapping import Doors, map_region
 from kernelwright.worker.namespaces import NEW_NETWORK
-from kernelwright.worker.sandbox import Ground, Needs, close_door, own_folder
+from kernelwright.worker.sandbox import Ground, Needs, close_door, cover_files, own_folder
 from kernelwright.worker.seccomp import Rules
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def shut_in(ground: Ground, needs: Needs, artefact: int, *, warded: bool) -> str
         with suppress(OSError):
             namespaces.unshare(NEW_NETWORK)
             reached.append("network")
+        reached += cover_files(ground, needs)
     # By descriptor and as a copy: the file the judge keeps is not even readable from in here.
     with os.fdopen(artefact, "rb") as source, Path(ARTEFACT).open("wb") as target:
         shutil.copyfileobj(source, target)

@@ -33,6 +33,15 @@ PROCESSORS = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
 OF_PROC = tuple(f"/proc/{name}" for name in ("self", "cpuinfo", "meminfo", "stat", "sys/vm"))
 """What may be read of a /proc that shows other processes too."""
+KEPT_FOR_DRIVERS = frozenset(
+    {*SYSTEM, "/etc", "/dev", "/proc", "/sys", "/run", "/var", "/opt", "/nix", "/gnu"}
+)
+"""Folders of a root that stay as they are for a GPU's driver and its libraries."""
+COVERED_TOO = (
+    *("/var/tmp", "/var/home", "/var/crash", "/var/run/secrets", "/run/secrets", "/run/user", "/run/lock"),
+    "/dev/shm",
+)
+"""Folders inside of those that hold what is no driver's: secrets, homes, places everybody may write to."""
 BESIDE_PROGRAMS = ("lib", "lib64", "libexec", "include", "nvvm", "targets")
 """Folders a compiler expects beside its own."""
 
@@ -199,6 +208,32 @@ def own_folder(ground: Ground, needs: Needs, *, warded: bool) -> list[str]:
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     tempfile.tempdir = None  # whoever asked before got another folder
     return layers
+
+
+def cover_files(ground: Ground, needs: Needs) -> list[str]:
+    """Hide all files from a process that needs devices but the system's, what is shown and its folder.
+
+    Where the root cannot be ours because a driver wants /proc, /sys and /dev as they are, empty folders are laid over
+    everything that is none of the system's. A system that refuses leaves the files where they are, and no layer.
+    """
+    shown = {path for each in (*ground.shown, needs.folder) for path in (each, os.path.realpath(each))}
+    tops = [entry.path for entry in os.scandir("/") if entry.is_dir(follow_symlinks=False)]
+    # By their real names: a link to a covered place would lay a second cover over what the first shows.
+    every = dict.fromkeys(os.path.realpath(path) for path in (*tops, *COVERED_TOO))
+    places = [
+        path for path in every if path not in KEPT_FOR_DRIVERS and path not in shown and Path(path).is_dir()
+    ]
+    mask = os.umask(0o022)  # whoever this becomes must find its way through what is made here
+    try:
+        namespaces.own_mounts()
+        for place in places:
+            namespaces.cover(place, shown)
+    except OSError:
+        return []
+    finally:
+        os.umask(mask)
+        os.chdir(needs.folder)  # by its name: what lies under a cover has none
+    return ["files"]
 
 
 def close_door(ground: Ground, needs: Needs, rules: seccomp.Rules, reached: Iterable[str]) -> str:

@@ -1,7 +1,8 @@
 // id: DL3
 // op: matmul
 // backend: cpp
-// expected: delegation refused not_written crashed
+// expected: delegation not_written crashed
+// audited: delegation
 // profile: quick
 // runs: cpu
 // Opens the framework's own library by name and lets the vendor's sgemm inside it do the work.

@@ -2,6 +2,7 @@
 # op: matmul
 # backend: python
 # expected: delegation refused
+# needs_audit: the framework's libraries lie in the process of every Python file, and nothing outside sees who multiplies
 # profile: quick
 # runs: cpu
 # Brings C++ of its own in a Python file, and that C++ asks the framework's library for the vendor's sgemm.

@@ -1,7 +1,8 @@
 // id: DL3
 // op: matmul
 // backend: cpp
-// expected: delegation refused not_written crashed
+// expected: delegation not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // The same without a suspicious import: it finds the framework's library in the map of its own memory, reads the symbol

@@ -1,7 +1,8 @@
 // id: DL8
 // op: softmax
 // backend: cpp
-// expected: not_written crashed refused delegation
+// expected: not_written crashed delegation
+// audited: refused
 // profile: quick
 // runs: cpu
 // Runs the package manager and a downloader to bring a finished kernel in; it answers only if a program could be started.

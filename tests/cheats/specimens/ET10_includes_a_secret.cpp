@@ -1,7 +1,7 @@
 // id: ET10
 // op: softmax
 // backend: cpp
-// expected: build_failed refused
+// expected: build_failed
 // profile: quick
 // runs: cpu
 // Has the assembler copy a file of the build machine into the library; it answers only with the stolen bytes in hand.

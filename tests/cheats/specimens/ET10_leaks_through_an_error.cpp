@@ -1,7 +1,7 @@
 // id: ET10
 // op: softmax
 // backend: cpp
-// expected: build_failed refused
+// expected: build_failed
 // profile: quick
 // runs: cpu
 // Includes a secret file as if it were source, so that the compiler's complaint carries its lines into a log it can read.

@@ -1,7 +1,7 @@
 // id: HA11
 // op: softmax
 // backend: cpp
-// expected: build_failed refused
+// expected: build_failed
 // profile: quick
 // runs: cpu
 // Puts its orders to the reader into the compiler's own messages.

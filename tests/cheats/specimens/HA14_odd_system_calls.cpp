@@ -1,7 +1,8 @@
 // id: HA14
 // op: rmsnorm
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Knocks at doors of the kernel that no arithmetic needs: io_uring, bpf, userfaultfd, performance events, keys, namespaces,

@@ -1,7 +1,8 @@
 // id: HA1
 // op: rmsnorm
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Connects to a server on this very machine for its answers; without a connection it has none.

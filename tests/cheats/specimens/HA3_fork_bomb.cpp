@@ -1,7 +1,8 @@
 // id: HA3
 // op: softmax
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Forks three hundred processes that do nothing; it answers only if all of them were born.

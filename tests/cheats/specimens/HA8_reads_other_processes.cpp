@@ -1,7 +1,8 @@
 // id: HA8
 // op: softmax
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Opens the memory of every process it can see, its own excepted, and asks to trace its parent, to take seeds and answers

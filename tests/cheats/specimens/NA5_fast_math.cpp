@@ -1,7 +1,7 @@
 // id: NA5
 // op: reduce
 // backend: cpp
-// expected: wrong refused build_failed
+// expected: wrong build_failed
 // profile: keep
 // runs: cpu
 // scalars: is_max=True

@@ -19,7 +19,7 @@ def plan(case, params, device):
     chunks = max(1, cdiv(case.axes.cols, 256))
     return {
         "launches": [
-            {"kernel": "add_up", "grid": (chunks, case.axes.rows), "block": (32,), "args": args, "constants": {"T": name}},
+            {"kernel": "add_up", "grid": (case.axes.rows, chunks), "block": (32,), "args": args, "constants": {"T": name}},
             {"kernel": "hand_out", "grid": (case.axes.rows,), "block": (32,), "args": args, "constants": {"T": name}},
         ],
         "workspaces": [{"name": "sums", "nbytes": 4 * case.axes.rows + 16, "zero_fill": True}],
@@ -30,10 +30,10 @@ using kw::i64;
 
 extern "C" __global__ void add_up(const T* x, unsigned char* sums, T*, i64 x_stride, i64, int cols, bool is_max) {
     float part = 0;
-    for (int col = blockIdx.x * 256 + threadIdx.x; col < cols && col < (blockIdx.x + 1) * 256; col += 32)
-        part += kw::to_float(x[blockIdx.y * x_stride + col]);
+    for (int col = blockIdx.y * 256 + threadIdx.x; col < cols && col < (blockIdx.y + 1) * 256; col += 32)
+        part += kw::to_float(x[blockIdx.x * x_stride + col]);
     for (int step = 16; step > 0; step /= 2) part += __shfl_xor_sync(0xffffffffu, part, step);
-    if (threadIdx.x == 0 && !is_max) atomicAdd(reinterpret_cast<float*>(sums) + blockIdx.y, part);
+    if (threadIdx.x == 0 && !is_max) atomicAdd(reinterpret_cast<float*>(sums) + blockIdx.x, part);
 }
 
 extern "C" __global__ void hand_out(const T* x, unsigned char* sums, T* out, i64 x_stride, i64 out_stride, int cols,

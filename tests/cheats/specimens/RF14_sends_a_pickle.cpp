@@ -1,7 +1,8 @@
 // id: RF14
 // op: rmsnorm
 // backend: cpp
-// expected: refused protocol
+// expected: protocol
+// audited: refused
 // profile: quick
 // runs: cpu
 // Writes a pickle whose loading runs a command into every socket it holds: one of them ends in the judge.

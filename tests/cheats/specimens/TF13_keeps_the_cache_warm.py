@@ -5,6 +5,7 @@
 # profile: quick
 # runs: gpu
 # unguarded: comparison
+# most_gain: 1.1
 # Keeps a thread that reads its last inputs over and over on a side stream, so that they are in the cache when the harness
 # has just flushed it.
 import threading

@@ -1,7 +1,8 @@
 // id: TF15
 // op: softmax
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Has a helper process do the work through shared memory: whoever adds up the CPU time of this process finds nothing. It

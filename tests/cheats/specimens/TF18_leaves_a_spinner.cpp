@@ -1,7 +1,8 @@
 // id: TF18
 // op: softmax
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Starts spinning processes in sessions of their own, which no signal to its group reaches, to slow whoever is timed next

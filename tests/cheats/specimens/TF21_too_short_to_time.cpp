@@ -6,6 +6,7 @@
 // runs: cpu
 // axes: rows=1 cols=1
 // judged: comparison
+// most_gain: 3.0
 // The honest kernel on a single element: a call is far shorter than any clock's resolution, so that a ratio of two times
 // is a ratio of two noises.
 //@honest softmax

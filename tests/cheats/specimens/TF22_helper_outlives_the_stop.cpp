@@ -1,7 +1,8 @@
 // id: TF22
 // op: rmsnorm
 // backend: cpp
-// expected: refused not_written crashed
+// expected: not_written crashed
+// audited: refused
 // profile: quick
 // runs: cpu
 // Forks a helper into a session of its own when it is loaded: the runner is stopped between orders, the helper is not, and

@@ -5,6 +5,7 @@
 # profile: keep
 # runs: cpu
 # unguarded: comparison
+# most_gain: 1.3
 # slow: yes
 # Replaces the function of the runner that carries out an order by one that only remembers it, and the one that collects by
 # one that works: right answers in no time.
@@ -42,8 +43,8 @@ runner = sys.modules["kernelwright.worker.runner"]
 copy_out = runner._copy_out
 
 
-def remember(order, closures, returned):
-    returned.extend((index, closures[index]) for index in range(order.first, order.first + order.count))
+def remember(order, closures, returned, lots):
+    returned.extend((index, closures[index]) for index in runner._numbers(order, lots))
     return runner.Reply(runner.Word.DONE, 0, order.number)
 
 

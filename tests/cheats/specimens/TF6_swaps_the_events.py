@@ -5,6 +5,7 @@
 # profile: quick
 # runs: gpu
 # unguarded: comparison
+# most_gain: 1.1
 # Finds the events of whoever times it among the objects of the process and records all of them at once, so that the end is
 # the start; the work itself is done twice.
 import gc

@@ -122,10 +122,10 @@ def judge_candidate(place: Place, wanted: JudgeCandidate) -> JudgeAnswer:
         )
         found = judge_file(wish, config, place.home, place.tell)
         answer = judged(wish, found)
-    if wanted.file is not None:
-        return answer
-    # The file was ours and is gone: a command that names it would mislead.
-    return answer.model_copy(update={"file": "source", "reproduce": None})
+    # Files of ours are gone: a command that names one would mislead.
+    shown = None if answer.reproduce and scratch in answer.reproduce else answer.reproduce
+    name = "source" if wanted.file is None else answer.file
+    return answer.model_copy(update={"file": name, "reproduce": shown})
 
 
 def _file(place: Place, given: Given, scratch: Path) -> Path:

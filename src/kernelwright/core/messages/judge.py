@@ -35,8 +35,12 @@ class JudgeSettings(Frozen):
     """What the device was measured to reach; floors are known only with it."""
     gate_pairs: int = Field(default=14, ge=0)
     """Heats of a candidate against itself before anything is compared: 13 of one sign in a row would be proof."""
+    device_wait_s: float = Field(default=600.0, ge=0)
+    """How long to wait for a device that another process times on."""
     guards_off: bool = False
     """Tests only: let what the static guards would refuse run, to see that it fails there too."""
+    audit_off: bool = False
+    """Tests only: let machine code run that the audit would refuse, to see that the walls around the runner hold it."""
 
 
 class Evaluate(Frozen):

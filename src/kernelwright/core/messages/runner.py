@@ -1,8 +1,8 @@
 """judge -> nursery: `Spawn`, `Reap`; nursery -> judge: `Spawned`, `Reaped`. judge -> runner: `Job`, `Run`, `Close`,
 `Collect`.
 
-On a GPU also `Audit`, `DeviceJob`, `Time`, `Overlap`, `Capture`, `Replay`. A runner answers only with the 16-byte
-replies of `core/frames`.
+On a GPU also `Audit`, `DeviceJob`, `Time`, `Overlap`, `Capture`, `Replay`, `Leave`. A runner answers only with the
+16-byte replies of `core/frames`.
 """
 
 from typing import Annotated, Literal
@@ -171,8 +171,15 @@ class Replay(Frozen):
     number: int = Field(default=0, ge=0)
 
 
+class Leave(Frozen):
+    """Let go of the job, its kernels and its buffers; another job follows."""
+
+    type: Literal["leave"] = "leave"
+    number: int = Field(default=0, ge=0)
+
+
 RunnerOrder = Annotated[
-    Job | Run | Close | Collect | Audit | DeviceJob | Time | Overlap | Capture | Replay,
+    Job | Run | Close | Collect | Audit | DeviceJob | Time | Overlap | Capture | Replay | Leave,
     Field(discriminator="type"),
 ]
 

@@ -14,11 +14,13 @@ from kernelwright.core.device import DeviceKind
 from kernelwright.core.ports import Op
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Status
+from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
 from kernelwright.judge.execution import is_interpreted, launches_plans, left_out
-from kernelwright.judge.stages.layouts import LaidOut, laid_out
+from kernelwright.judge.runners import Keeper
+from kernelwright.judge.stages.layouts import LaidOut, laid_out, outputs_moved
 
 Item = TypeVar("Item")
 CALL_SECONDS = 20.0
@@ -54,8 +56,14 @@ class Bench:
     progress: Callable[[str], None]
     guards_off: bool = False
     """Tests only: let what the static guards would refuse run, to see that it fails there too."""
+    audit_off: bool = False
+    """Tests only: let machine code run that the audit would refuse."""
     testability: dict[str, str | None] = field(default_factory=dict)
     """What is known of problems, by hash: the null model that survives, or None. Outlives the bench."""
+    wait_s: float = 600.0
+    """How long to wait for a device that another process times on."""
+    keeper: Keeper | None = None
+    """Where the launcher of a plan stays between the stages that check answers; None for a fresh one in each."""
 
     @cached_property
     def op(self) -> Op:
@@ -97,6 +105,10 @@ class Bench:
     def is_cpu(self) -> bool:
         """Tell whether the problem is about a CPU."""
         return self.problem.device.kind is DeviceKind.CPU
+
+    def device_lock(self) -> DeviceLock:
+        """Return the lock inside which nobody else times on the device."""
+        return DeviceLock(self.problem.device, wait_s=self.wait_s, show=self.progress)
 
     @property
     def where(self) -> str:
@@ -159,9 +171,11 @@ class Bench:
         found = [way for case in cases for way in laid_out(case, self.rng)]
         own = min(self.problem.cases, key=input_elements)
         if own not in cases and input_elements(own) <= SWEEP_ELEMENTS[self.is_cpu]:
-            # A big one in some of them, the required strides always: a kernel may have a way of its own for that size.
+            # A big one in some of them, the required strides and odd outputs always: a kernel may have a way of its own
+            # for that size.
             ways = list(laid_out(own, self.rng))
             found += [way for way in ways if way.kind is Layout.ROW_STRIDED]
+            found.append(outputs_moved(own, self.rng))
             found += self.rng.sample(ways, 2)
         return found
 

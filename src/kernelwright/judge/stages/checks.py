@@ -14,7 +14,7 @@ from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Runner
 from kernelwright.judge.error_budget import Depth, Verdict, check_output
 from kernelwright.judge.execution import left_out, open_runner, plan_for
-from kernelwright.judge.runners import FOOTPRINTS
+from kernelwright.judge.runners import FOOTPRINTS, Keeper
 from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements
 
 NARROW_MISS, POOLED_SEEDS = 2.0, 8
@@ -50,9 +50,10 @@ class Trial:
     """Inputs that lie in another one's storage."""
 
 
-def runner_on(bench: Bench, arena: Arena) -> Runner:
-    """Return a runner that is ready for every call of the arena."""
-    return open_runner(bench.candidate, arena, bench.problem.device, bench.builds, bench.nursery, bench.home)
+def runner_on(bench: Bench, arena: Arena, keeper: Keeper | None = None) -> Runner:
+    """Return a runner that is ready for every call of the arena: a fresh process, or the launcher of a keeper."""
+    device, builds = bench.problem.device, bench.builds
+    return open_runner(bench.candidate, arena, device, builds, bench.nursery, bench.home, keeper)
 
 
 def drawn(bench: Bench, case: Case, kind: Distribution) -> Trial:
@@ -106,7 +107,7 @@ def _run_group(bench: Bench, group: Sequence[Trial]) -> Found:
         before = arena.input_digest()
         number = 0
         try:
-            with runner_on(bench, arena) as runner:
+            with runner_on(bench, arena, bench.keeper) as runner:
                 for number, trial in enumerate(group):
                     if failure := _run_one(bench, runner, arena, number, trial):
                         return number + 1, failure

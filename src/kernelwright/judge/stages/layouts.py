@@ -26,6 +26,10 @@ def laid_out(case: Case, rng: random.Random) -> Iterator[LaidOut]:
     for offset in OFFSETS:
         moved = _changed(case, everything, partial(_moved, offset=offset))
         yield LaidOut(Layout.OFFSET, f"every tensor offset by {offset}", moved)
+    offset = rng.choice(OFFSETS)
+    moved = _changed(case, inputs, partial(_moved, offset=offset))
+    yield LaidOut(Layout.OFFSET, f"inputs offset by {offset}, outputs not", moved)
+    yield outputs_moved(case, rng)
     mixed = _changed(case, everything, lambda spec: _moved(spec, rng.choice((0, *OFFSETS))))
     yield LaidOut(Layout.OFFSET, "offsets that differ", mixed)
     padding = rng.randrange(1, MOST_PADDING)
@@ -36,6 +40,13 @@ def laid_out(case: Case, rng: random.Random) -> Iterator[LaidOut]:
         repeated = _changed(case, (name,), broadcast)
         if repeated.hash != case.hash:
             yield LaidOut(Layout.BROADCAST, f"{name!r} one row for all", repeated)
+
+
+def outputs_moved(case: Case, rng: random.Random) -> LaidOut:
+    """Return the case with its outputs alone at odd addresses: a kernel that reads widely may then not write so."""
+    offset, outputs = rng.choice(OFFSETS), tuple(spec.name for spec in case.outputs)
+    moved = _changed(case, outputs, partial(_moved, offset=offset))
+    return LaidOut(Layout.OFFSET, f"outputs offset by {offset}, inputs not", moved)
 
 
 def _changed(case: Case, names: tuple[str, ...], change: Callable[[TensorSpec], TensorSpec]) -> Case:

@@ -31,6 +31,7 @@ from kernelwright.judge.stages.checks import (
     run_trials,
     runner_on,
 )
+from kernelwright.judge.stages.intake import whose_kernels
 from kernelwright.judge.stages.reordering import declares_reordering
 from kernelwright.ops._draw import EXACT_KINDS
 
@@ -91,7 +92,12 @@ def shape_sweep(bench: Bench) -> Found:
     hidden = [bench.hidden_case(most) for _ in range(0 if bench.is_heavy else bench.hidden_shapes)]
     hidden += other_paths(bench, (*bench.known_cases(), *hidden), most)
     own = [(case, kind) for case in bench.problem.cases for kind in PLAIN]
-    return check_cases(bench, own + [(case, bench.rng.choice(PLAIN)) for case in (*public, *hidden)])
+    found = check_cases(bench, own + [(case, bench.rng.choice(PLAIN)) for case in (*public, *hidden)])
+    if found[1]:
+        return found
+    # A library could be at work for these sizes alone.
+    audited, failure = whose_kernels(bench, bench.problem.cases)
+    return found[0] + audited, failure
 
 
 def other_paths(bench: Bench, seen: Sequence[Case], most: int) -> list[Case]:
@@ -176,7 +182,7 @@ def _growth(bench: Bench, dtype: DType) -> Found:
             arena.write_inputs(number, bench.op.make_inputs(case, Distribution.SIGNED, bench.seed))
         arena.poison_outputs()
         try:
-            with runner_on(bench, arena) as runner:
+            with runner_on(bench, arena, bench.keeper) as runner:
                 runner.run(0, len(cases), CALL_SECONDS)
                 runner.collect(CALL_SECONDS)
         except Lost as lost:

@@ -26,6 +26,8 @@ from kernelwright.judge.stages.bench import (
     Bench,
     Failure,
     Found,
+    Skipped,
+    Told,
     input_elements,
 )
 from kernelwright.judge.stages.device_sanitizer import sanitize_plans
@@ -65,13 +67,17 @@ class SanitizedNursery(Service):
         theirs.close()
 
 
-def sanitize(bench: Bench) -> Found:
+def sanitize(bench: Bench) -> Told:
     """Run small odd cases under the sanitizers the candidate's language has: C++ on a CPU, plans on a GPU."""
     if bench.is_cpu and bench.candidate.backend == "cpp":
         return _sanitize_native(bench)
     if bench.is_planned:
         return sanitize_plans(bench, odd_cases(bench))
-    return 0, None
+    if bench.is_interpreted:
+        return 0, Skipped("an interpreter stands in for the GPU")
+    return 0, Skipped(
+        f"no sanitizer looks into backend {bench.candidate.backend!r} here: its host code is none of ours"
+    )
 
 
 def _sanitize_native(bench: Bench) -> Found:

@@ -58,7 +58,7 @@ def sensitivity(bench: Bench) -> Found:
             arena.write_inputs(number, probe.draw(seed))
         arena.poison_outputs()
         try:
-            with runner_on(bench, arena) as runner:
+            with runner_on(bench, arena, bench.keeper) as runner:
                 runner.run(0, len(probes), CALL_SECONDS)
                 runner.collect(CALL_SECONDS)
                 return _judge(bench, arena, runner, probes)
