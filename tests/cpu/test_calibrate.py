@@ -195,7 +195,7 @@ def test_a_measurement_that_takes_too_long_is_an_error_that_names_the_device() -
     began = time.monotonic()
     with pytest.raises(CalibrationFailed, match=r"ceilings of cpu:0 .* no result within 0.2 s"):
         calibrate.measured_apart(cpu_device(), timeout_s=0.2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_gpu_that_is_not_there_is_an_error_with_the_childs_last_words() -> None:

@@ -62,8 +62,8 @@ def test_a_second_holder_waits_and_is_told_for_whom(tmp_path: Path) -> None:
             process.stdin.flush()
 
         began = time.monotonic()
-        with DeviceLock(CPU, tmp_path, wait_s=20, show=let_go):
-            assert time.monotonic() - began < 10
+        with DeviceLock(CPU, tmp_path, wait_s=60, show=let_go):
+            assert time.monotonic() - began < 30
     assert len(said) == 1 and f"in use by process {process.pid}" in said[0]
 
 
@@ -72,7 +72,7 @@ def test_waiting_ends_with_the_time_allowed(tmp_path: Path) -> None:
         began = time.monotonic()
         with pytest.raises(DeviceBusy, match="waited 0 s"), DeviceLock(CPU, tmp_path, wait_s=0.3):
             pass
-        assert 0.3 <= time.monotonic() - began < 3
+        assert 0.3 <= time.monotonic() - began < 15
 
 
 def test_a_killed_holder_frees_the_device_at_once(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_killed_holder_frees_the_device_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         began = time.monotonic()
         with DeviceLock(GPU, tmp_path, wait_s=10, uuid="u0") as held:
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
             holder = read_holder(held.path)
             assert holder is not None and holder.pid == os.getpid(), (
                 "the dead holder's name was left in the file"

@@ -394,7 +394,7 @@ def test_the_first_certified_draft_ends_the_others(make, tmp_path):
     began = time.monotonic()
     folder = tmp_path / "run"
     tree = carry_out(folder, make, Script(answer), author=CODE, seeds=False, max_expansions=4, reflect=False)
-    assert time.monotonic() - began < 8 and len(stopped) == 2
+    assert time.monotonic() - began < 45 and len(stopped) == 2
     answers = bodies_of(folder, ExpansionAnswered)
     assert [one.cancelled for one in answers] == [False, False, True, True]
     assert all("certified first" in one.reason for one in answers[2:])

@@ -339,12 +339,12 @@ def test_offline_allows_servers_on_this_machine_alone():
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_question_nobody_waits_for_ends_at_once_and_closes_its_connection(protocol):
     halt = Halt()
-    with serving(protocol, Say("late", delay_s=5.0)) as there:
+    with serving(protocol, Say("late", delay_s=60.0)) as there:
         threading.Timer(0.3, halt.give).start()
         began = time.monotonic()
         with pytest.raises(errors.LlmCancelled, match="told to stop"):
             server_of(there.spec)[0].ask(replace(ASKED, halt=halt))
-        assert time.monotonic() - began < 2.0
+        assert time.monotonic() - began < 15
         assert len(there.asked) == 1
     with pytest.raises(errors.LlmCancelled):
         server_of("openai:m@http://127.0.0.1:1/v1")[0].ask(replace(ASKED, halt=halt))
@@ -357,7 +357,7 @@ def test_the_wait_for_a_busy_server_ends_at_once_too():
         began = time.monotonic()
         with pytest.raises(errors.LlmCancelled):
             connect(parse_spec(there.spec), {}).ask(replace(ASKED, halt=halt))
-        assert time.monotonic() - began < 2.0 and len(there.asked) == 1
+        assert time.monotonic() - began < 15 and len(there.asked) == 1
 
 
 def test_a_server_can_be_asked_to_hold_the_answer_to_its_schema():
