@@ -9,7 +9,7 @@
 `--device cuda` asks a GPU, `--tier B` candidates with host code of their own there. Challengers are raced in groups, as
 a search does. Both arms of an A/A decision are built separately, from sources that differ in a comment alone. Rows
 already in the output file or in benchmarks/results/judge_validity.json are kept: a run cut short goes on where it
-stopped.
+stopped. Rows by another version of the judge's rules stay until they are decided anew, and are not summed up.
 """
 
 import argparse
@@ -55,17 +55,18 @@ EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 9
 """Work the challengers of one race save (or add), as a share of their own."""
 
 
-SAME_CLOCK = {"cpu": {"9": ("8", "9")}}
-"""By device and version of the judge, those that time and decide alike: what they differ in comes before the clock."""
-
-
 class Session:
     """One judge, the rows so far, and a deadline."""
 
     def __init__(self, device: Device, max_pairs: int, out: Path, home: Path, budget_s: float) -> None:
         self.device, self.out, self.home = device, out, home
         self.deadline = time.monotonic() + budget_s
-        self.rows = {row["key"]: row for path in (RESULTS, out) if path.exists() for row in rows_of(path)}
+        earlier = [
+            row for path in (RESULTS, out) if path.exists() for row in json.loads(path.read_text())["rows"]
+        ]
+        self.rows = {row["key"]: row for row in present(earlier)}
+        self.retired = {row["key"]: row for row in earlier}
+        """Those of other versions stay on record until they are decided anew."""
         settings = JudgeSettings(
             threads=usable_cores(),
             max_pairs=max_pairs,
@@ -123,14 +124,14 @@ class Session:
         """Write all rows."""
         head = {"versions": versions(), "command": " ".join(sys.argv)}
         head |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
-        replace_file(self.out, (json.dumps(head | {"rows": list(self.rows.values())}) + "\n").encode())
+        replace_file(
+            self.out, (json.dumps(head | {"rows": list((self.retired | self.rows).values())}) + "\n").encode()
+        )
 
 
-def rows_of(path: Path) -> list[dict[str, object]]:
-    """Return the rows of a result file that were decided as the present judge decides."""
-    rows: list[dict[str, object]] = json.loads(path.read_text())["rows"]
-    kinds = {kind: SAME_CLOCK.get(kind, {}).get(JUDGE_VERSION, (JUDGE_VERSION,)) for kind in ("cpu", "cuda")}
-    return [row for row in rows if row["judge"] in kinds["cuda" if "/cuda/" in str(row["key"]) else "cpu"]]
+def present(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
+    """Return the rows that the present judge decided, and those in which no judge took part."""
+    return [row for row in rows if row["judge"] == JUDGE_VERSION or str(row["key"]).startswith("naive/")]
 
 
 def same_kernel(session: Session, count: int, tier: str) -> None:
@@ -369,7 +370,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.part == "summary":
         found = json.loads(options.out.read_text())
-        found["summary"] = summary(rows_of(options.out), random.Random(0))
+        found["summary"] = summary(present(found["rows"]), random.Random(0))
         options.out.write_text(json.dumps(found) + "\n")
         print(json.dumps(found["summary"], indent=1))
         return

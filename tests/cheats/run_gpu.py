@@ -86,7 +86,7 @@ class Bar:
             self.close()
             row |= {"status": "judge_died", "reason": str(error)[:500], "is_right": False}
         else:
-            is_right = not earned.is_a_win and (not guarded or earned.status in specimen.expected)
+            is_right = not earned.is_a_win and (not guarded or earned.status in specimen.earns)
             row |= {"status": earned.status.value, "reason": earned.reason[:500], "is_right": is_right}
         return row | {"seconds": round(time.monotonic() - started, 2), "source": stamp(specimen)}
 
@@ -126,9 +126,9 @@ class Bar:
 
 
 def stamp(specimen: Specimen) -> str:
-    """Return what a row rests on: the specimen's source, what is expected of it, and the judge's rules."""
-    expected = sorted(status.value for status in specimen.expected)
-    return digest(f"{JUDGE_VERSION} {expected} {specimen.source()}")[:16]
+    """Return what a row rests on: the specimen's source, what it may earn, and the judge's rules."""
+    earns = sorted(status.value for status in specimen.earns)
+    return digest(f"{JUDGE_VERSION} {earns} {specimen.source()}")[:16]
 
 
 def honest_stamp(item: Animal) -> str:
