@@ -50,6 +50,8 @@ REQUIRED_LAYOUTS = (Layout.OFFSET, Layout.ROW_STRIDED)
 """Ways of lying in memory a candidate must serve; of others it may decline."""
 ROUNDED_INTERMEDIATES = 0
 """Intermediates the framework rounds to the type of the output."""
+ROUNDED_AWAY = 1e-3
+"""What may be left of an element after its mean in one way to round and not in another."""
 NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
 """Null models that do not apply, and why."""
 EDGES = ((1, 1), (1, 4096), (7, 1), (3, 127), (5, 1023), (2, 1025), (13, 4097), (31, 97), (2, 50257), (0, 64))
@@ -142,7 +144,20 @@ def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | Non
 
 def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
     """Return inputs with special values, and where they are."""
-    return planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "weight", "bias"), seed)
+    found = planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "weight", "bias"), seed)
+    return [(what, _off_centre(inputs)) for what, inputs in found]
+
+
+def _off_centre(inputs: dict[str, "Tensor"]) -> dict[str, "Tensor"]:
+    """Return inputs in which nothing under an infinite weight is the mean of its row.
+
+    Infinity times the nothing that is left of it is NaN, times a rounding error it is infinite: both are honest.
+    """
+    import torch
+
+    x = inputs["x"]
+    left = (x.double() - x.double().mean(-1, keepdim=True)).abs()
+    return {**inputs, "x": torch.where((left < ROUNDED_AWAY) & inputs["weight"].isinf(), x + 1, x)}
 
 
 def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
