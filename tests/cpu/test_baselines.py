@@ -1,6 +1,7 @@
 """The baselines: PyTorch eager and torch.compile, judged and timed like everybody else, and only from us."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -102,3 +103,22 @@ def test_tensors_that_start_at_one_address_share_one_storage() -> None:
     assert torch.equal(found["weight"], memory[:4])
     sizes = {tensor.untyped_storage().nbytes() for tensor in found.values()}
     assert sizes == {48}
+
+
+def test_eager_attention_copies_what_the_fused_kernels_die_of_and_nothing_else() -> None:
+    plain = seed("attention", "eager", Origin.BASELINE)
+    assert plain is not None
+    space: dict[str, Any] = {}
+    exec(plain.source, space)
+    memory = torch.zeros(8192, dtype=torch.float16)
+    as_in_a_model = memory.as_strided((2, 2, 16, 64), (2048, 64, 128, 1))
+    odd_heads = memory[:640].view(2, 2, 8, 20)
+    for kept in (memory[:4096].view(2, 2, 16, 64), as_in_a_model, odd_heads):
+        assert space["aligned"](kept) is kept
+    odd_start, odd_rows = (
+        memory[1:4097].view(2, 2, 16, 64),
+        memory.as_strided((2, 2, 8, 64), (999, 480, 65, 1)),
+    )
+    for copied in (odd_start, odd_rows):
+        found = space["aligned"](copied)
+        assert (found.data_ptr() % 16, found.is_contiguous()) == (0, True)

@@ -71,8 +71,10 @@ class _Slabs:
         else:
             raw = torch.frombuffer(bytearray(os.pread(self.inputs, nbytes, offset)), dtype=kind)
         tensor = raw.as_strided(spec.shape, spec.element_strides, spec.offset)
-        # torch's attention reads 16 bytes at a time from wherever a tensor starts, and dies where that is not allowed.
-        return tensor.clone() if self.mapped and tensor.data_ptr() % ALIGNMENT else tensor
+        # torch's attention reads 16 bytes at a time from wherever a tensor or a row starts, and dies where it may not.
+        if self.mapped and (tensor.data_ptr() % ALIGNMENT or not tensor.is_contiguous()):
+            return tensor.clone(memory_format=torch.contiguous_format)
+        return tensor
 
     def write(self, flat: torch.Tensor, offset: int) -> None:
         """Put a result where the judge looks for it."""
