@@ -49,6 +49,7 @@ from kernelwright.core.verdict import (
     Timing,
 )
 from kernelwright.judge import clock
+from kernelwright.judge.ahead import compile_early, compile_late
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
 from kernelwright.judge.counted import count
@@ -177,14 +178,8 @@ class Judge:
         while waiting:
             stage = waiting.popleft()
             self.progress(f"{candidate.backend}: {stage.value}")
-            if stage is Stage.BUILD and bench.is_planned:
-                # On other cores, while the device is at work; what is left of it when a stage fails is dropped.
-                # What the early stages ask for comes first.
-                public = [case for case in bench.known_cases() if case in bench.op.public_cases()]
-                is_laid_out = Stage.LAYOUT in REQUIRED_STAGES[profile]
-                laid_out = [way.case for way in bench.layouts] if is_laid_out else []
-                wanted = (*bench.small_cases(), *bench.pool, *public, *bench.known_cases(), *laid_out)
-                compile_ahead(candidate, wanted, problem.device, self.builds)
+            if stage is Stage.BUILD:
+                compile_early(bench)
             if stage is Stage.TIMING:
                 keeper.close()  # nothing but what is timed is on the device
                 result, failure, timing = self._certified(bench)
@@ -199,6 +194,8 @@ class Judge:
                 self.builds.drop(candidate)
                 self._acquit_if_lost(bench, [failure.status])
                 break
+            if stage is Stage.SMOKE:
+                compile_late(bench, waiting)
             if stage is Stage.BUILD:
                 # Before anything of the candidate runs: what is stored now is what is spliced later.
                 artefacts = self._keep_artefacts(candidate, problem)

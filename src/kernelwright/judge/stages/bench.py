@@ -159,12 +159,12 @@ class Bench:
 
     @cached_property
     def pool(self) -> list[Case]:
-        """Return hidden cases drawn before anything runs, so that they can be compiled ahead; each is used once."""
+        """Return hidden cases drawn at once, so that they can be compiled ahead; each is used once."""
         return [] if self.has_fixed_cases else [self.op.sample_case(self.rng) for _ in range(POOL)]
 
     @cached_property
     def layouts(self) -> list[LaidOut]:
-        """Return the problem's case and a hidden one in every layout, drawn before anything runs, likewise."""
+        """Return the problem's case and a hidden one in every layout, drawn at once, likewise."""
         if self.has_fixed_cases:
             return []
         cases = (self.probed_case(), self.hidden_case(SMOKE_ELEMENTS))

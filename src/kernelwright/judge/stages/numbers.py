@@ -51,8 +51,15 @@ HARD = tuple(kind for kind in Distribution if kind not in PLAIN)
 def exactness(bench: Bench) -> Found:
     """Run points with known answers on the problem's case, a small case of every dtype and hidden shapes."""
     small = {case.dtype: case for case in bench.small_cases()}
-    cases = [bench.probed_case(), *small.values()]
-    cases += [bench.hidden_case(PROBED_ELEMENTS[bench.is_cpu]) for _ in range(HIDDEN_EXACT)]
+    found = _exact(bench, [bench.probed_case(), *small.values()])
+    if found[1]:
+        return found
+    # Kernels for these may still be under way: most that are wrong are found out without them.
+    more = _exact(bench, [bench.hidden_case(PROBED_ELEMENTS[bench.is_cpu]) for _ in range(HIDDEN_EXACT)])
+    return found[0] + more[0], more[1]
+
+
+def _exact(bench: Bench, cases: Sequence[Case]) -> Found:
     return run_trials(bench, [trial for case in cases for trial in _exact_trials(bench, case)])
 
 
