@@ -8,7 +8,7 @@ launchers themselves are replaced every few heats. What they write is checked li
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import pairwise
 from statistics import median
@@ -99,6 +99,8 @@ class DeviceHeats:
         """By case and by the parent their launchers were born from."""
         self.mixtures: dict[str, Mixtures] = {}
         """Of every case: a launcher's memory ends with it, the draws it saw may serve the next."""
+        self.arms: dict[tuple[str, str], TimedArm] = {}
+        """By case and candidate."""
 
     def __enter__(self) -> "DeviceHeats":
         return self
@@ -128,6 +130,14 @@ class DeviceHeats:
     ) -> list[list[float]]:
         """Return the time of a call in every replay of one heat, per arm."""
         track = self._track(case, benches, size, start)
+        try:
+            return self._timed(track, benches, rounds)
+        except TimingFailed:
+            # A launcher it may have broken is nobody else's.
+            self.tracks.pop((case.hash, start)).close()
+            raise
+
+    def _timed(self, track: Track, benches: Sequence[Bench], rounds: int) -> list[list[float]]:
         track.load()
         passes = there_and_back(len(track.arms), rounds, track.rng)
         looked_at = track.rng.randrange(len(passes))
@@ -142,10 +152,10 @@ class DeviceHeats:
         return times
 
     def _track(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
-        """Return the boxes of a case, fresh ones every few heats and whenever an arm has left."""
-        key, count = (case.hash, start), len(benches) + len(self.rivals)
+        """Return the boxes of a case, fresh ones every few heats; whoever leaves a race leaves his to the others."""
+        key = (case.hash, start)
         track = self.tracks.get(key)
-        if track and (track.heats >= HEATS_PER_LAUNCHER or len(track.arms) != count):
+        if track and track.heats >= HEATS_PER_LAUNCHER:
             self.tracks.pop(key).close()
             track = None
         if track is None:
@@ -155,19 +165,26 @@ class DeviceHeats:
             ):
                 self.__exit__()
             track = self.tracks[key] = self._opened(case, benches, size, start)
+        track.arms = tuple(self._arms_of(benches, case))
         track.heats += 1
         return track
+
+    def _arms_of(self, benches: Sequence[Bench], case: Case) -> Iterator[TimedArm]:
+        """Yield the arms of a case as launchers run them; a candidate's is made once."""
+        for place, bench in enumerate(benches):
+            key = (case.hash, bench.candidate.hash)
+            if key not in self.arms:
+                self.arms[key] = _arm(bench, case, place)
+            yield self.arms[key]
+        for rival in self.rivals:
+            yield TimedArm(name=rival.name, kind=rival.kind, source=rival.source, mode=rival.mode)
 
     def _opened(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
         first = benches[0]
         for bench in benches:
             if bench.is_planned:
                 compile_ahead(bench.candidate, [case], bench.problem.device, bench.builds)
-        arms = [_arm(bench, case, place) for place, bench in enumerate(benches)]
-        arms += [
-            TimedArm(name=rival.name, kind=rival.kind, source=rival.source, mode=rival.mode)
-            for rival in self.rivals
-        ]
+        arms = tuple(self._arms_of(benches, case))
         nursery = self.starts[start](first) if self.starts else first.nursery
         with ExitStack() as stack:
             boxes = []
@@ -180,7 +197,7 @@ class DeviceHeats:
             if case.hash not in self.mixtures:
                 self.mixtures[case.hash] = Mixtures(case, first.where, first.rng)
             stack.pop_all()
-        return Track(case, tuple(boxes), tuple(arms), self.mixtures[case.hash], first.rng)
+        return Track(case, tuple(boxes), arms, self.mixtures[case.hash], first.rng)
 
 
 def opened(case: Case, size: int, bench: Bench, nursery: Service) -> Box:
