@@ -8,6 +8,7 @@ import ctypes
 import os
 import platform
 import random
+import re
 import shutil
 import socket
 import stat
@@ -33,7 +34,7 @@ from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.foundry import Foundry
-from kernelwright.judge.runners import ForkedRunner
+from kernelwright.judge.runners import MOST_ENTRIES, ForkedRunner, bytes_in
 from kernelwright.ops import rmsnorm
 from kernelwright.worker import landlock, seccomp
 from kernelwright.worker.builder import _copy_out
@@ -141,15 +142,23 @@ static double thread_bomb(const char*) {
 }
 static double memory_bomb(const char*) { for (;;) memset(new char[16 << 20], 1, 1); }
 static double touched_bomb(const char*) { for (;;) memset(malloc(16 << 20), 1, 16 << 20); }
-static double disk_bomb(const char*) {
+static double disk_bomb(const char* deep) {
     static char block[1 << 20];
     int written = 0;
-    for (int file = 0; file < 64; ++file) {
+    if (*deep) mkdir("deep", 0700), chdir("deep");
+    for (int file = 0; file < 128; ++file) {
         int fd = open(std::to_string(file).c_str(), O_WRONLY | O_CREAT, 0600);
         for (int part = 0; fd >= 0 && part < 16; ++part)
             if (write(fd, block, sizeof block) == sizeof block) ++written; else return written;
+        close(fd);
+        usleep(20000);
     }
     return written;
+}
+static double closed_folder(const char*) {
+    mkdir("shut", 0);
+    usleep(600000);
+    return 1;
 }
 static double descriptors(const char*) {
     int open_ones = 0;
@@ -173,8 +182,8 @@ static double hang(const char*) { for (;;) sleep(1); }
 
 using Attack = double (*)(const char*);
 static const Attack attacks[] = {read_file, write_file, connect_to, run_program, run_own_file, trace, peek, signal_to,
-    kill_all, outlive, fork_bomb, thread_bomb, memory_bomb, touched_bomb, disk_bomb, descriptors, leave_memory,
-    new_user, survive_parent, wind_up, other_dialect, parent, hang};
+    kill_all, outlive, fork_bomb, thread_bomb, memory_bomb, touched_bomb, disk_bomb, closed_folder, descriptors,
+    leave_memory, new_user, survive_parent, wind_up, other_dialect, parent, hang};
 
 extern "C" int kernel_fn(const kw_tensor* x, const kw_tensor*, double, const kw_tensor* out) {
     const float* said = static_cast<const float*>(x->data);
@@ -454,7 +463,34 @@ def test_a_disk_bomb_fills_its_own_folder_only(yard: Yard) -> None:
     need(yard, "mounts")
     written, _ = yard.attack("disk_bomb")
     assert 200 < written <= 256
-    assert yard.attack("disk_bomb", without=BARE)[0] == 1024
+
+
+@pytest.mark.parametrize("deep", ["", "deep"])
+def test_a_disk_bomb_is_ended_where_its_folder_lies_on_the_disk(deep: str, yard: Yard) -> None:
+    with pytest.raises(Lost) as lost:
+        yard.attack("disk_bomb", deep, without=BARE)
+    assert lost.value.status is Status.OUT_OF_MEMORY, lost.value.reason
+    found = re.search(r"held (\d+) MiB", lost.value.reason)
+    assert found, lost.value.reason
+    assert 512 <= int(found[1]) < 2048, "two gigabytes are what it wants"
+    assert not list(yard.home.glob("runner-*")), "what it wrote is gone"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="a superuser reads every folder")
+def test_who_closes_its_folder_is_ended(yard: Yard) -> None:
+    with pytest.raises(Lost, match="could not be read"):
+        yard.attack("closed_folder", without=BARE)
+
+
+def test_a_folder_of_too_many_files_is_not_counted_to_its_end(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "a").write_bytes(b"x" * 100_000)
+    (inside / "elsewhere").symlink_to("/usr")
+    assert 100_000 <= (bytes_in(str(tmp_path)) or 0) < 200_000
+    for number in range(MOST_ENTRIES):
+        (inside / str(number)).touch()
+    assert bytes_in(str(tmp_path)) is None
 
 
 def test_the_recorded_level_names_the_layers_in_force(yard: Yard) -> None:

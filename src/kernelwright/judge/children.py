@@ -49,6 +49,8 @@ Message = TypeVar("Message")
 LOG_BYTES = 8192
 FULL_SHARE, OOM_KILL_SHARE = 0.9, 0.25
 """Share of its budget a process held if memory is what ended it: by itself, or as the system's choice of victim."""
+LOOK_SECONDS = 0.2
+"""How often a runner that is waited for is looked after."""
 PACKAGE_ROOT = Path(kernelwright.__file__).parents[1]
 
 
@@ -143,6 +145,7 @@ class Runner:
         self.exit_code: int | None = None
         self.memory_bytes = self.peak_bytes = 0
         self.is_on_device = False
+        self.looked_at = time.monotonic()
 
     def end(self) -> int:
         """Have the nursery kill and reap it, and return its exit code."""
@@ -233,18 +236,26 @@ class Runner:
     def _receive(self, timeout_s: float) -> Reply:
         deadline, data = time.monotonic() + timeout_s, b""
         while len(data) < REPLY.size:
-            ready, _, _ = select.select([self.channel], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self.channel], [], [], min(left, LOOK_SECONDS))
+            if (now := time.monotonic()) - self.looked_at >= LOOK_SECONDS:
+                self.looked_at = now
+                self.look()
+            if ready:
+                part = self.channel.recv(REPLY.size - len(data))
+                if not part:
+                    raise self._lost()
+                data += part
+            elif now >= deadline:
                 self.kill()
                 raise Lost(Status.TIMED_OUT, f"no reply within {timeout_s:.0f} s")
-            part = self.channel.recv(REPLY.size - len(data))
-            if not part:
-                raise self._lost()
-            data += part
         try:
             return frames.parse_reply(data)
         except BadFrame as error:
             raise Lost(Status.PROTOCOL, str(error)) from error
+
+    def look(self) -> None:
+        """Look after it every now and then while it is waited for: not needed where no code of a candidate's runs."""
 
     def _lost(self) -> Lost:
         """Return how the runner ended."""

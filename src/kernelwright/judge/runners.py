@@ -15,11 +15,15 @@ from kernelwright.core import plugins
 from kernelwright.core.errors import ServiceDied
 from kernelwright.core.frames import pack
 from kernelwright.core.messages.runner import LOT_BYTES, SPAWNED, DeviceJob, Job, Leave, Run, Spawn, Time
+from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.children import Lost, Runner, Service
 
 TIMES_BYTES = 1 << 20
 SPARE_BYTES, FOOTPRINTS = 8 << 30, 4
+FOLDER_BYTES, MOST_ENTRIES = 512 << 20, 16384
+"""What a runner's folder may hold where it lies on the judge's disk: what was compiled before, and as much again."""
+BLOCK_BYTES = 512
 LEAVE_SECONDS = 10.0
 """How long a launcher may take to let go of its job; one that takes longer is killed."""
 SPARES = 3
@@ -37,6 +41,26 @@ def _hand_out(frozen: Path, folder: Path) -> None:
     shutil.copytree(frozen, folder)
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         place.chmod(0o777)  # the runner is another user; the folder around it is closed to everybody else
+
+
+def bytes_in(folder: str) -> int | None:
+    """Return how much a folder holds on disk; None for one that is closed to us, or has more entries than any may."""
+    held, entries, waiting = 0, 0, [folder]
+    while waiting:
+        try:
+            found = list(os.scandir(waiting.pop()))
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        for entry in found:
+            with suppress(OSError):  # it went while it was looked at
+                held += entry.stat(follow_symlinks=False).st_blocks * BLOCK_BYTES
+                waiting += [entry.path] if entry.is_dir(follow_symlinks=False) else []
+        entries += len(found)
+        if entries > MOST_ENTRIES:
+            return None
+    return held
 
 
 @cache
@@ -104,6 +128,15 @@ class ForkedRunner(Runner):
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         os.close(self.lots)
+
+    def look(self) -> None:
+        """End it if its folder is too full; where one in memory is mounted over it, nothing is to be seen here."""
+        held = bytes_in(self.folder.name)
+        if held is None or held > FOLDER_BYTES:
+            self.kill()
+            found = "could not be read to its end" if held is None else f"held {held >> 20} MiB"
+            allowed = f"{FOLDER_BYTES >> 20} MiB in {MOST_ENTRIES} files are allowed"
+            raise Lost(Status.OUT_OF_MEMORY, f"the runner's folder {found}; {allowed}")
 
     def collect(self, timeout_s: float) -> float:
         """Have returned tensors copied; what returns none is not woken again, or it would go on working unseen."""
