@@ -42,13 +42,12 @@ from kernelwright.store.disk import replace_file
 
 RESULTS = Path(__file__).parent / "results" / "judge_validity.json"
 ALPHA = 0.001
-MAX_PAIRS = {"cpu": {"aa": 20, "effects": 60, "naive": 1}, "cuda": {"aa": 60, "effects": 60}}
-"""A keep takes thirteen pairs at least; proving a small gain on a noisy machine takes many more. On a CPU, where the
-same kernel mostly reaches the limit, replays of what was recorded go on to REPLAYED_PAIRS; on a GPU it takes seven."""
+MAX_PAIRS = {"aa": 20, "effects": 60, "naive": 1, "clocks": 1}
+"""A keep takes thirteen pairs at least; proving a small gain on a noisy machine takes many more. By the judge's own
+clock the same kernel mostly reaches the limit, and replays of what was recorded go on to REPLAYED_PAIRS; by the events
+of a GPU it takes seven."""
 GROUP = {"cpu": 6, "cuda": 15}
 """Challengers raced at once."""
-HOST_GROUP = 4
-"""The same where arms have host code of their own on a GPU: each heat starts a process with a context for every arm."""
 REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
 STRESSES = ("quiet", "idle gaps", "background load")
 EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
@@ -85,6 +84,8 @@ class Session:
 
     def accept(self, kernel: Kernel, candidates: Sequence[Candidate]) -> None:
         """Have candidates judged before they are compared, as in a run: host code compiles its kernels there."""
+        for candidate in candidates:
+            self.judge.prepare(problem_of(kernel, self.device), candidate)
         for candidate in candidates:
             if candidate.hash not in self.accepted:
                 found = self.judge.evaluate(problem_of(kernel, self.device), candidate, Profile.QUICK)
@@ -137,7 +138,7 @@ def present(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 def same_kernel(session: Session, count: int, tier: str) -> None:
     """Decide on a kernel against itself, quiet, with idle gaps, and beside a busy process."""
     kind = session.device.kind.value
-    size = GROUP[kind] if tier == "A" or kind == "cpu" else HOST_GROUP
+    size = GROUP[kind]
     for group in range(-(-count // size)):
         keys = [f"aa/{kind}/{tier}/{number:05d}" for number in range(group * size, (group + 1) * size)]
         if not (keys := session.missing(keys)):
@@ -377,8 +378,7 @@ def main() -> None:
     if options.part == "clocks" and options.device != "cuda":
         parser.error("a CPU has one clock only: pass --device cuda")
     device = next(one for one in devices() if one.kind.value == options.device)
-    pairs = MAX_PAIRS[options.device].get(options.part, 1)
-    session = Session(device, pairs, options.out, options.home, options.budget_s)
+    session = Session(device, MAX_PAIRS[options.part], options.out, options.home, options.budget_s)
     try:
         if options.part == "aa":
             same_kernel(session, options.count, options.tier or ("B" if options.device == "cpu" else "A"))
