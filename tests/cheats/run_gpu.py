@@ -1,13 +1,14 @@
 """The GPU specimens on a real GPU, each judged with and without guards and audit; needs no pytest.
 
-    PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py --out rows.json [--budget-s 540] [--only TF1] [--slow]
-    PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py --zoo --out benchmarks/results/zoo_gpu.json
+    PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py [--out rows.json] [--budget-s 540] [--only TF1] [--slow]
+    PYTHONPATH=build/offline python3 tests/cheats/run_gpu.py --zoo
 
 With `--zoo` it is the honest kernels' turn: each must earn its `keep`, time and all.
 
-Rows already in the output file are not judged again unless their specimen or the judge changed; a run cut short goes on
-where it stopped. After each specimen the device must still serve an honest kernel. The exit code is 0 if every row is
-as it should be and nothing is left to judge, 1 if a row is not, 2 if the budget ran out first.
+Rows already in the output file, or else among the committed results, are not judged again unless their specimen or the
+judge changed; a run cut short goes on where it stopped. After each specimen the device must still serve an honest
+kernel. The exit code is 0 if every row is as it should be and nothing is left to judge, 1 if a row is not, 2 if the
+budget ran out first.
 """
 
 import argparse
@@ -18,9 +19,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
 sys.path.append(str(ROOT))  # a script's own folder is on the path, the repository is not
 
 from kernelwright.core.device import Device, DeviceKind  # noqa: E402
@@ -28,8 +31,10 @@ from kernelwright.core.errors import KernelwrightError  # noqa: E402
 from kernelwright.core.frozen import digest  # noqa: E402
 from kernelwright.core.messages.judge import JudgeSettings  # noqa: E402
 from kernelwright.core.verdict import JUDGE_VERSION, Profile, Status  # noqa: E402
+from kernelwright.engine.app import versions  # noqa: E402
 from kernelwright.engine.service import JudgeClient  # noqa: E402
 from kernelwright.hardware.detect import devices  # noqa: E402
+from kernelwright.store.disk import replace_file  # noqa: E402
 from tests.cheats.specimen import (  # noqa: E402
     Specimen,
     author_candidate,
@@ -80,6 +85,7 @@ class Bar:
         started = time.monotonic()
         way = specimen.judged if guarded else specimen.unguarded
         row: Row = {"name": specimen.name, "id": specimen.id, "guarded": guarded, "way": way}
+        row["judge"] = JUDGE_VERSION
         try:
             earned = judged(self.client(guarded=guarded), specimen, self.device, way)
         except KernelwrightError as error:
@@ -98,6 +104,7 @@ class Bar:
         """Judge one kernel of the honest zoo."""
         started = time.monotonic()
         row: Row = {"name": item.name, "op": item.op, "backend": item.backend, "guarded": True}
+        row["judge"] = JUDGE_VERSION
         candidate = author_candidate(item.op, item.backend, item.source)
         try:
             found = self.client(guarded=True).evaluate(
@@ -153,14 +160,27 @@ def waiting(rows: list[Row], *, only: str, slow: bool) -> Iterator[tuple[Specime
                     yield specimen, guarded
 
 
+def known_rows(*places: Path) -> list[Row]:
+    """Return the rows of the first file that is there."""
+    found = next((place for place in places if place.exists()), None)
+    return json.loads(found.read_text())["rows"] if found else []
+
+
+def save(out: Path, device: Device, rows: list[Row]) -> None:
+    """Write all rows, and what they were found with."""
+    command = " ".join(["python3 tests/cheats/run_gpu.py", *sys.argv[1:]])
+    head = {"command": command, "device": device.title, "versions": versions()}
+    head |= {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    head |= {"right": sum(bool(row["is_right"]) for row in rows)}
+    replace_file(out, (json.dumps(head | {"rows": rows}, indent=1) + "\n").encode())
+
+
 def main() -> int:
     """Judge what is waiting within the budget."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument(
-        "--out", type=Path, required=True, help="JSON file of rows; continued if it is there"
-    )
+    options.add_argument("--out", type=Path, help="JSON file of rows; continued if it is there")
     options.add_argument(
         "--budget-s", type=float, default=540, help="start nothing new after so many seconds"
     )
@@ -172,7 +192,9 @@ def main() -> int:
     if gpu is None:
         options.error("no NVIDIA GPU here")
     deadline = time.monotonic() + given.budget_s
-    rows: list[Row] = json.loads(given.out.read_text()) if given.out.exists() else []
+    committed = RESULTS / ("zoo_gpu.json" if given.zoo else "cheats_gpu.json")
+    out = given.out or committed
+    rows = known_rows(out, committed)
     if given.zoo:
         todo: list[Task] = [(item, True) for item in zoo_waiting(rows, only=given.only)]
     else:
@@ -193,7 +215,7 @@ def main() -> int:
                 row["is_right"] = bool(row["is_right"] and row["is_healthy_after"])
             rows = [old for old in rows if (old["name"], old["guarded"]) != (row["name"], row["guarded"])]
             rows.append(row)
-            given.out.write_text(json.dumps(rows, indent=1) + "\n")
+            save(out, gpu, rows)
             words = [str(row[name]) for name in ("is_right", "guarded", "name", "status", "seconds")]
             print(*words, str(row["reason"])[:160].replace("\n", " | "), flush=True)
         bar.close()
