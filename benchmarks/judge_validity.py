@@ -50,7 +50,7 @@ GROUP = {"cpu": 6, "cuda": 15}
 """Challengers raced at once."""
 REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
 STRESSES = ("quiet", "idle gaps", "background load")
-EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 9, *(0.02,) * 4, 0.01, 0.05)}
+EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 12, 0.02, 0.02, 0.05)}
 """Work the challengers of one race save (or add), as a share of their own."""
 
 
