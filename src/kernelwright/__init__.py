@@ -66,7 +66,9 @@ def optimize(
     place, is_name = api.home_of(home), isinstance(model, str)
     given |= {"model": model, "input": sample_inputs} if is_name else {}
     config = api.settings(given, budget_hours)
-    if not is_name:
+    if is_name:
+        config = config.on_a_gpu()
+    else:
         spec = import_module("kernelwright.model.saved").save(model, sample_inputs, place)
         config = config.model_copy(update={"model": spec})
 

@@ -25,8 +25,9 @@ from kernelwright.core.errors import (
     PackageMissing,
 )
 from kernelwright.core.messages.model import ExtractModel
-from kernelwright.core.model_spec import ModelMode, ModelOptions, parse_input
+from kernelwright.core.model_spec import AUTO_DEVICE, ModelMode, ModelOptions, parse_input
 from kernelwright.engine.service import ask_model
+from kernelwright.model import load as loading
 from kernelwright.model.arguments import Arguments, InputSet
 from kernelwright.model.dry_run import dry_run
 from kernelwright.model.fit import check, largest
@@ -36,6 +37,7 @@ from kernelwright.model.memory import device_of, is_out_of_memory, limited_to, w
 GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens where no GPU is")
 ROOT = Path(__file__).parents[2]
 LINEAR = "torch.nn:Linear(8, 4)"
+ON_META = "torch.nn:Linear(8, 4, device='meta')"
 
 
 def options(*inputs: str, **others: Any) -> ModelOptions:
@@ -335,6 +337,45 @@ def test_a_factory_that_wants_a_gpu_says_so(tmp_path: Path) -> None:
 def test_a_device_nobody_knows_is_refused() -> None:
     with pytest.raises(BadInput, match="Known: cpu, cuda"):
         load(LINEAR, options("1,8", device="gpu"))
+
+
+@pytest.fixture
+def standing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch's device without memory stand in for a GPU that is here."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(loading, "GPU", "meta")
+    monkeypatch.setattr(loading, "named_device", torch.device)
+    monkeypatch.setattr(loading, "free_bytes", lambda _: 1 << 40)
+
+
+@pytest.mark.usefixtures("standing_in")
+def test_auto_is_the_gpu_if_there_is_one(tmp_path: Path) -> None:
+    text = """
+        def build(device="cpu"): built = nn.Linear(8, 4, device=device); built.told = str(device); return built
+        def build_plain(): return nn.Linear(8, 4)
+    """
+    path = written(tmp_path, text)
+    told = load(f"{path}:build", options("2,8", device=AUTO_DEVICE))
+    assert (told.device.type, told.module.told) == ("meta", "meta")
+    assert load(f"{path}:build_plain", options("2,8", device=AUTO_DEVICE)).device.type == "meta"
+    assert load(f"{path}:build_plain", options("2,8")).device.type == "cpu"
+
+
+@pytest.mark.usefixtures("standing_in")
+def test_auto_leaves_a_model_on_the_gpu_it_was_built_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[object] = []
+    monkeypatch.setattr(nn.Module, "to", lambda self, where: moved.append(where) or self)
+    assert (
+        load("torch.nn:Linear(8, 4, device='meta')", options("2,8", device=AUTO_DEVICE)).device.type == "meta"
+    )
+    assert moved == []
+    load(ON_META, options("2,8", device="meta"))
+    assert moved == [torch.device("meta")]
+
+
+def test_auto_without_a_gpu_leaves_a_model_where_it_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert load(LINEAR, options("2,8", device=AUTO_DEVICE)).device.type == "cpu"
 
 
 # What the docs say

@@ -175,3 +175,10 @@ def test_resolved_settings_are_frozen_and_survive_json():
 def test_list_of_a_file_is_a_setting_that_takes_several() -> None:
     values = parse_toml('shape = ["8x8 fp32", "16x16 fp32"]\n', "kernelwright.toml")
     assert resolve({}, values, "kernelwright.toml").shape == ("8x8 fp32", "16x16 fp32")
+
+
+def test_a_model_goes_to_the_gpu_unless_somebody_said_otherwise() -> None:
+    assert RunConfig(model="m.py:build").on_a_gpu().device == "auto"
+    for said in ({"device": "cpu"}, {"backend": "cpp"}, {"op": "softmax"}):
+        config = RunConfig.model_validate(said)
+        assert config.on_a_gpu() == config

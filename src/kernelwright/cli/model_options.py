@@ -28,7 +28,10 @@ DTypeOption = Annotated[
     typer.Option("--dtype", help="Element type of the weights: fp32, fp16, bf16. Default: as built."),
 ]
 DeviceOption = Annotated[
-    str | None, typer.Option(help="Where the model runs: cpu, cuda, cuda:1. Default: where it was built.")
+    str | None,
+    typer.Option(
+        help="Where it runs: cpu, cuda, cuda:1, auto (a GPU if there is one). Default: where it was built."
+    ),
 ]
 ModeOption = Annotated[
     str | None,

@@ -8,7 +8,6 @@ import typer
 
 from kernelwright.cli.config import load_config
 from kernelwright.cli.model_options import (
-    DeviceOption,
     DownloadFlag,
     DTypeOption,
     HfCacheOption,
@@ -101,7 +100,10 @@ def optimize(
     inputs: InputOption = None,
     input_function: InputFunctionOption = None,
     dtype: DTypeOption = None,
-    device: DeviceOption = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Where it runs: cpu, cuda, cuda:1, auto. Default: auto, a GPU if there is one."),
+    ] = None,
     mode: ModeOption = None,
     download: DownloadFlag = None,
     hf_cache: HfCacheOption = None,
@@ -222,7 +224,7 @@ def optimize(
         raise BadInput(
             "--from", "what the file computes is not said", "Pass --op too, for example --op softmax."
         )
-    config = load_config(flags) if op else model_config("optimize", flags)[0]
+    config = load_config(flags) if op else model_config("optimize", flags)[0].on_a_gpu()
     with watching() as (tell, watch):
         folder = start(config, kernelwright_home(home), tell, watch)
     return told(folder, config.journal_url, as_json)

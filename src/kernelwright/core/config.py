@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 from kernelwright.core.account import Against
 from kernelwright.core.errors import BadConfig
 from kernelwright.core.frozen import Frozen
-from kernelwright.core.model_spec import Mode, ModelMode, ModelOptions, Precision, parse_input
+from kernelwright.core.model_spec import AUTO_DEVICE, Mode, ModelMode, ModelOptions, Precision, parse_input
 
 CONFIG_FILE = "kernelwright.toml"
 Rest = Literal["eager", "inductor"]
@@ -62,7 +62,7 @@ class RunConfig(Frozen):
     dtype: Precision = None
     """Element type of the weights; None leaves them as built."""
     device: str | None = None
-    """Where the model runs: `cpu`, `cuda`, `cuda:1`; None leaves it where it was built."""
+    """Where the model runs: `cpu`, `cuda`, `cuda:1`, `auto` (the GPU if there is one); None for where it was built."""
     mode: Mode = ModelMode.INFERENCE
     """How the model is called: `inference`, `eval` (gradients recorded) or `train`."""
     download: bool = False
@@ -158,6 +158,12 @@ class RunConfig(Frozen):
     def who_runs_the_rest(self) -> Rest:
         """Return who runs what the winners leave of the model: beside torch.compile only compiled code can win."""
         return self.rest or ("inductor" if self.against is Against.COMPILED else "eager")
+
+    def on_a_gpu(self) -> "RunConfig":
+        """Return the settings of a model that is to run on the GPU, if there is one and nobody said otherwise."""
+        if self.device is not None or self.op is not None or self.backend == "cpp":
+            return self
+        return self.model_copy(update={"device": AUTO_DEVICE})
 
     def model_options(self) -> ModelOptions:
         """Return what goes with the model's name, as the model process is told it."""

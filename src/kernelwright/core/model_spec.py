@@ -91,6 +91,10 @@ class InputSpec(Frozen):
     """Integers are drawn from zero up to this; None takes what the model's embeddings allow."""
 
 
+AUTO_DEVICE = "auto"
+"""The GPU if there is one; where the model was built if there is none, or if that is a GPU already."""
+
+
 class ModelOptions(Frozen):
     """What goes with a model's name: its inputs, element type, device and mode."""
 
@@ -101,7 +105,7 @@ class ModelOptions(Frozen):
     dtype: Precision = None
     """Element type of the weights; None leaves them as built."""
     device: str | None = None
-    """Where the model runs: `cpu`, `cuda` or `cuda:1`; None leaves it where it was built."""
+    """Where the model runs: `cpu`, `cuda`, `cuda:1`, `auto` (the GPU if there is one); None for where it was built."""
     mode: Mode = ModelMode.INFERENCE
     """How it is called."""
     download: bool = False

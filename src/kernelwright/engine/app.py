@@ -18,7 +18,7 @@ from kernelwright.core.errors import BadConfig, BadInput, CannotReplay, NothingT
 from kernelwright.core.events import Body, ProblemFound, RunStarted
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
-from kernelwright.core.model_spec import refuse_foreign
+from kernelwright.core.model_spec import AUTO_DEVICE, refuse_foreign
 from kernelwright.core.tree import Tree
 from kernelwright.engine.crew import can_draft, crew_of
 from kernelwright.engine.foreign_runs import FoundRun
@@ -107,6 +107,8 @@ def _opening(
         return device, names, [ProblemFound(problem=problem.model_copy(update={"share": 1.0}))]
     found, order = measured(config, home, threads, show)
     device = torch_device(found.device)
+    if config.device == AUTO_DEVICE and device.kind is not DeviceKind.CPU:
+        show(f"the model runs on {device.title}; --device cpu leaves it where it was built")
     names = languages(config, device)
     problems, told = offered(
         order, device, names, config.top, found.eager.total_us,

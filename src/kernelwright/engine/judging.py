@@ -25,6 +25,7 @@ from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.errors import BadInput
 from kernelwright.core.frozen import digest
 from kernelwright.core.messages.judge import Disqualified, JudgeSettings
+from kernelwright.core.model_spec import AUTO_DEVICE
 from kernelwright.core.modules import INIT_INPUTS, OP
 from kernelwright.core.plan_language import PlanFault, first_values
 from kernelwright.core.ports import Op
@@ -207,7 +208,7 @@ def device_for(config: RunConfig) -> Device:
     """Return where a kernel by itself is optimised: the device asked for, else the first GPU, else the CPU."""
     if config.device == "cpu" or config.backend == "cpp":
         return cpu_device()
-    return torch_device(config.device) if config.device else devices()[0]
+    return torch_device(config.device) if config.device not in (None, AUTO_DEVICE) else devices()[0]
 
 
 def problem_at(op: str, sizes: Sequence[str], device: Device) -> Problem:

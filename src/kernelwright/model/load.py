@@ -21,7 +21,15 @@ import torch
 
 from kernelwright.core.errors import DeviceMissing, InputsDoNotFit, ModelNotLoadable, OutOfMemory
 from kernelwright.core.frozen import digest
-from kernelwright.core.model_spec import SPEC_HELP, Address, ModelMode, ModelOptions, Source, parse_spec
+from kernelwright.core.model_spec import (
+    AUTO_DEVICE,
+    SPEC_HELP,
+    Address,
+    ModelMode,
+    ModelOptions,
+    Source,
+    parse_spec,
+)
 from kernelwright.model.arguments import Arguments, InputSet, normalised, positional
 from kernelwright.model.dry_run import USER_MISTAKES, said
 from kernelwright.model.hf import hub_inputs, hub_model
@@ -29,6 +37,7 @@ from kernelwright.model.inputs import from_function, from_specs
 from kernelwright.model.memory import device_of, free_bytes, is_out_of_memory, limited_to, named_device, size
 from kernelwright.ops._draw import torch_dtype
 
+GPU = "cuda"
 INPUTS_HELP = "Write sample_inputs(seed) beside the factory, or pass --input 1,512:int64."
 
 
@@ -62,7 +71,8 @@ class Loaded:
 
 def load(spec: str, options: ModelOptions | None = None) -> Loaded:
     """Return the user's model on its device, in its mode, with its inputs."""
-    options = options or ModelOptions()
+    wish = options or ModelOptions()
+    options = decided(wish)
     device = named_device(options.device or "cpu")  # one that is not here is refused before anything is built
     address = parse_spec(spec)
     namespace, weights, doing = None, "as built", "its weights do not fit"
@@ -75,6 +85,8 @@ def load(spec: str, options: ModelOptions | None = None) -> Loaded:
             else:
                 namespace = namespace_of(spec, address)
                 module = _built(spec, namespace, address, options)
+            if wish.device == AUTO_DEVICE and device_of(module, device).type == GPU:
+                options = options.model_copy(update={"device": None})  # whichever GPU that is
             module = _placed(module, options)
             doing = "its inputs do not fit"
             sets = _input_sets(spec, module, address, namespace, options)
@@ -88,6 +100,13 @@ def load(spec: str, options: ModelOptions | None = None) -> Loaded:
             "Make it smaller; a factory with a `dtype` parameter is told what --dtype bf16 says.",
         ) from error
     return _loaded(spec, module, sets, options, weights)
+
+
+def decided(options: ModelOptions) -> ModelOptions:
+    """Return the options with `auto` made into the GPU there is, or into none."""
+    if options.device != AUTO_DEVICE:
+        return options
+    return options.model_copy(update={"device": GPU if torch.cuda.is_available() else None})
 
 
 def loaded_from(

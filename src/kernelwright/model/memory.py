@@ -44,7 +44,7 @@ def named_device(text: str) -> torch.device:
     """Return the device a word names, refusing one that is not here."""
     kind, colon, number = text.partition(":")
     if kind not in ("cpu", "cuda") or (colon and not number.isdecimal()):
-        raise BadInput("--device", f"{text!r} is no device", "Known: cpu, cuda, cuda:1.")
+        raise BadInput("--device", f"{text!r} is no device", "Known: cpu, cuda, cuda:1, auto.")
     if kind == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if count == 0:
