@@ -190,6 +190,7 @@ class Runner:
     ) -> float:
         """Have an order carried out, and return the seconds from order to reply."""
         self._settle()
+        self._look_now_and_then()  # here, and while nothing is there to be read: neither is on the clock
         self.number += 1
         frame = pack(order.model_copy(update={"number": self.number}))
         # Before it wakes: a thread of its own that was left running displaces this process, for 3 ms in median.
@@ -238,21 +239,25 @@ class Runner:
         while len(data) < REPLY.size:
             left = max(0.0, deadline - time.monotonic())
             ready, _, _ = select.select([self.channel], [], [], min(left, LOOK_SECONDS))
-            if (now := time.monotonic()) - self.looked_at >= LOOK_SECONDS:
-                self.looked_at = now
-                self.look()
             if ready:
                 part = self.channel.recv(REPLY.size - len(data))
                 if not part:
                     raise self._lost()
                 data += part
-            elif now >= deadline:
+                continue
+            self._look_now_and_then()
+            if time.monotonic() >= deadline:
                 self.kill()
                 raise Lost(Status.TIMED_OUT, f"no reply within {timeout_s:.0f} s")
         try:
             return frames.parse_reply(data)
         except BadFrame as error:
             raise Lost(Status.PROTOCOL, str(error)) from error
+
+    def _look_now_and_then(self) -> None:
+        if time.monotonic() - self.looked_at >= LOOK_SECONDS:
+            self.look()
+            self.looked_at = time.monotonic()
 
     def look(self) -> None:
         """Look after it every now and then while it is waited for: not needed where no code of a candidate's runs."""
