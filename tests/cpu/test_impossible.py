@@ -1,7 +1,9 @@
 """Times beyond a device's data sheet are refused; those beyond its measured floor are audited in full."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -9,13 +11,24 @@ from kernelwright.core import plugins
 from kernelwright.core.case import DType
 from kernelwright.core.device import Ceiling, Ceilings, Device, DeviceKind
 from kernelwright.core.problem import Problem
-from kernelwright.core.verdict import REQUIRED_STAGES, SHIP_ONLY, Profile, Stage, Status
+from kernelwright.core.stats import KeepRule
+from kernelwright.core.verdict import (
+    REQUIRED_STAGES,
+    SHIP_ONLY,
+    Comparison,
+    Outcome,
+    Profile,
+    Stage,
+    Status,
+)
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.hardware.peaks import least_seconds
+from kernelwright.judge import clock
 from kernelwright.judge.evaluate import Judge
-from kernelwright.judge.heat import TimingFailed
-from kernelwright.judge.timing import refuse_impossible
+from kernelwright.judge.impossible import impossible
+from kernelwright.judge.stages import Failure
 from kernelwright.ops import rmsnorm
+from tests.cheats.specimen import author_candidate
 from tests.cpu.conftest import cpp
 from tests.cpu.test_stages import HONEST
 
@@ -24,15 +37,11 @@ BANDWIDTH, FP16 = 4.8e12, 989e12
 """What NVIDIA promises of it: bytes and dense products a second."""
 
 
-def asked(op: str, sizes: dict[str, int], device: Device, call_us: float) -> None:
+def asked(op: str, sizes: dict[str, int], device: Device, call_us: float) -> Failure | None:
     """Have a time of one call looked at."""
     loaded = plugins.load("ops", op)
-    problem = SimpleNamespace(device=device)
-    refuse_impossible(
-        SimpleNamespace(op=loaded, problem=problem),
-        loaded.case(sizes, DType.FP16),
-        call_us,  # type: ignore[arg-type]
-    )
+    bench: Any = SimpleNamespace(op=loaded, problem=SimpleNamespace(device=device))
+    return impossible(bench, loaded.case(sizes, DType.FP16), call_us)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +54,39 @@ def asked(op: str, sizes: dict[str, int], device: Device, call_us: float) -> Non
 def test_a_call_faster_than_the_data_sheet_allows_is_impossible(
     op: str, sizes: dict[str, int], least_us: float
 ) -> None:
-    asked(op, sizes, H200, 1.02 * least_us)
-    with pytest.raises(TimingFailed) as failed:
-        asked(op, sizes, H200, 0.98 * least_us)
-    assert failed.value.failure.status is Status.IMPOSSIBLE
-    assert "data sheet of H200 SXM" in failed.value.failure.reason
+    assert asked(op, sizes, H200, 1.02 * least_us) is None
+    failure = asked(op, sizes, H200, 0.98 * least_us)
+    assert failure is not None
+    assert (failure.status, "data sheet of H200 SXM" in failure.reason) == (Status.IMPOSSIBLE, True)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_a_race_is_won_by_nobody_who_is_faster_than_the_data_sheet(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    softmax = plugins.load("ops", "softmax")
+    case = softmax.case({"rows": 4096, "cols": 50257}, DType.FP16)
+    least = least_seconds(softmax.work(case), H200)
+    assert least is not None
+    times = [2 * least * 1e6, share * least * 1e6]
+
+    class Clock:
+        size = staticmethod(lambda *_: 4)
+        measure = staticmethod(lambda *_: times)
+
+    seed = author_candidate("softmax", "triton", "def plan(): pass")
+    bench: Any = SimpleNamespace(
+        op=softmax, candidate=seed, problem=Problem(op="softmax", cases=(case,), device=H200), progress=print
+    )
+    monkeypatch.setattr(clock, "heats_of", lambda *_, **__: nullcontext(Clock()))
+    rule = KeepRule(alpha=0.001, max_pairs=40)
+    (found,) = clock.race(bench, [clock.Lane(bench, rule)], rule)
+    if share < 1:
+        assert isinstance(found, Failure)
+        assert found.status is Status.IMPOSSIBLE
+    else:
+        assert isinstance(found, Comparison)
+        assert (found.outcome, found.pairs) == (Outcome.FASTER, 13)
 
 
 def test_a_device_without_a_data_sheet_rules_nothing_out() -> None:
@@ -58,7 +95,7 @@ def test_a_device_without_a_data_sheet_rules_nothing_out() -> None:
     work = softmax.work(softmax.case(sizes, DType.FP16))
     assert least_seconds(work, H200) == pytest.approx(4 * 4096 * 50257 / BANDWIDTH, rel=0.01)
     assert least_seconds(work, unknown) is None
-    asked("softmax", sizes, unknown, 0.001)
+    assert asked("softmax", sizes, unknown, 0.001) is None
 
 
 OVERFLOWS = HONEST.replace("/*before*/", "volatile int large = 2147483647; large = large + 1;")

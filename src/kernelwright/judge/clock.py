@@ -18,6 +18,7 @@ from kernelwright.core.verdict import CaseRatio, Comparison, Outcome
 from kernelwright.hardware.telemetry import reading
 from kernelwright.judge.device_heat import DeviceHeats
 from kernelwright.judge.heat import Heats, Start, TimingFailed
+from kernelwright.judge.impossible import impossible
 from kernelwright.judge.stages import Bench, Failure
 
 Verdict = Comparison | Failure
@@ -137,11 +138,23 @@ def race(
                 pairs = {key: (found[0], found[rank]) for key, found in times.items()}
                 lanes[place].add(pairs, start, rule)
             _tell(incumbent, lanes)
+    for place, lane in enumerate(lanes):
+        if place not in failures and (failure := _unbelievable(lane)):
+            failures[place] = failure
     clock = "launcher-events" if isinstance(heats, DeviceHeats) else "judge-slope"
     return [
         failures[place] if place in failures else _comparison(incumbent, lane, starts, telemetry, clock)
         for place, lane in enumerate(lanes)
     ]
+
+
+def _unbelievable(lane: Lane) -> Failure | None:
+    """Return why a challenger's times in a race are none, as they would be if it was timed alone."""
+    for case in lane.bench.problem.cases:
+        call_us = median(pair[case.hash][1] for pair in lane.pairs)
+        if failure := impossible(lane.bench, case, call_us):
+            return failure
+    return None
 
 
 def _size(heats: Heats | DeviceHeats, incumbent: Bench, lanes: Sequence[Lane], case: Case) -> int:

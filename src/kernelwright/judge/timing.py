@@ -8,9 +8,9 @@ from kernelwright.core.device import Ceilings, DeviceKind
 from kernelwright.core.roofline import floor_us
 from kernelwright.core.stats import mad
 from kernelwright.core.verdict import CaseTiming, Stage, StageResult, Status, Timing
-from kernelwright.hardware.peaks import least_seconds, peak
 from kernelwright.judge import clock, device_heat
 from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.impossible import impossible
 from kernelwright.judge.stages import Bench, Failure
 
 HEATS = 4
@@ -50,7 +50,8 @@ def _timed(bench: Bench, case: Case, ceilings: Ceilings | None) -> CaseTiming:
     else:
         times = clock.time_alone(bench, case, HEATS)
     call_us = median(times)
-    refuse_impossible(bench, case, call_us)
+    if failure := impossible(bench, case, call_us):
+        raise TimingFailed(0, failure)
     return CaseTiming(
         case_hash=case.hash,
         label=case.label,
@@ -70,19 +71,6 @@ def _floor(bench: Bench, case: Case, ceilings: Ceilings | None) -> float | None:
     if device.kind is DeviceKind.CPU and work.bytes_moved < CACHED * device.cache_bytes:
         return None
     return floor_us(work, ceilings)
-
-
-def refuse_impossible(bench: Bench, case: Case, call_us: float) -> None:
-    """Refuse a time that the maker's own figures for the device rule out."""
-    sheet, least = peak(bench.problem.device), least_seconds(bench.op.work(case), bench.problem.device)
-    if sheet is None or least is None:
-        return
-    least_us = least * 1e6
-    if call_us < least_us:
-        reason = (
-            f"{call_us:.2f} us a call, where the data sheet of {sheet.part} allows {least_us:.2f} us at best"
-        )
-        raise TimingFailed(0, Failure(Status.IMPOSSIBLE, reason, case))
 
 
 def refuse_interpreted(bench: Bench) -> None:
