@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -37,6 +38,7 @@ USER_FAULTS = (
 )
 """What a user's own file may raise: it is the user's to read, and the reference lives on."""
 ALIGNMENT = 16
+MOST_AT_ONCE = 1 << 30
 
 
 class _Slabs:
@@ -69,7 +71,7 @@ class _Slabs:
         if self.mapped:
             raw = self.mapped[0].bytes_view(offset, nbytes).clone().view(kind)
         else:
-            raw = torch.frombuffer(bytearray(os.pread(self.inputs, nbytes, offset)), dtype=kind)
+            raw = torch.frombuffer(read_at(self.inputs, nbytes, offset), dtype=kind)
         tensor = raw.as_strided(spec.shape, spec.element_strides, spec.offset)
         # torch's attention reads 16 bytes at a time from wherever a tensor or a row starts, and dies where it may not.
         if self.mapped and (tensor.data_ptr() % ALIGNMENT or not tensor.is_contiguous()):
@@ -84,7 +86,26 @@ class _Slabs:
         if self.mapped:
             self.mapped[1].bytes_view(offset, raw.numel()).copy_(raw)
         else:
-            os.pwrite(self.results, raw.numpy(), offset)
+            write_at(self.results, raw.numpy(), offset)
+
+
+def read_at(file: int, nbytes: int, offset: int) -> bytearray:
+    """Return so many bytes of a file: one call moves 2 GiB at most."""
+    found = bytearray(nbytes)
+    view, done = memoryview(found), 0
+    while done < nbytes:
+        part = os.preadv(file, [view[done : done + MOST_AT_ONCE]], offset + done)
+        if not part:
+            raise EOFError(f"the file of inputs ends {nbytes - done} bytes too early")
+        done += part
+    return found
+
+
+def write_at(file: int, data: Any, offset: int) -> None:
+    """Write all bytes of a buffer into a file, likewise."""
+    view, done = memoryview(data).cast("B"), 0
+    while done < len(view):
+        done += os.pwrite(file, view[done : done + MOST_AT_ONCE], offset + done)
 
 
 @dataclass
