@@ -15,7 +15,8 @@ from kernelwright.core.verdict import Stage, Status
 from kernelwright.engine.seeds import seed
 from kernelwright.judge.ahead import compile_early, compile_late
 from kernelwright.judge.stages import Bench, Failure, numbers
-from kernelwright.ops import rmsnorm
+from kernelwright.judge.stages.bench import of_each_kind
+from kernelwright.ops import reduce, rmsnorm
 from tests.devices import H200
 
 
@@ -70,6 +71,13 @@ def test_layouts_are_compiled_where_they_are_asked_for(bench: Bench) -> None:
     without = len(begun(bench))
     compile_late(bench, [Stage.EXACTNESS, Stage.LAYOUT])
     assert 0 < without < len(begun(bench)) - without
+
+
+def test_sums_and_maxima_both_smoke_in_every_type() -> None:
+    kinds = {(case.dtype, case.scalars["is_max"]) for case in of_each_kind(reduce.public_cases())}
+    assert kinds == {(dtype, is_max) for dtype in reduce.DTYPES for is_max in (False, True)}
+    rows = [case.axes["rows"] for case in of_each_kind(rmsnorm.public_cases())]
+    assert set(rows) == {min(case.axes["rows"] for case in rmsnorm.public_cases())}
 
 
 @pytest.mark.parametrize("is_wrong", [True, False])

@@ -241,6 +241,12 @@ Told = tuple[int, Failure | Skipped | None]
 """The same of a stage that does not apply everywhere."""
 
 
+def of_each_kind(cases: Sequence[Case]) -> list[Case]:
+    """Return the smallest case of every dtype and scalars."""
+    ordered = sorted(cases, key=input_elements, reverse=True)
+    return list({(case.dtype, *case.scalars.items()): case for case in ordered}.values())
+
+
 def input_elements(case: Case) -> int:
     """Return how many elements the inputs of a case have."""
     return sum(spec.numel for spec in case.inputs)

@@ -16,7 +16,7 @@ from kernelwright.judge import native
 from kernelwright.judge.children import Lost
 from kernelwright.judge.elf import code_digest
 from kernelwright.judge.execution import compile_cases, units_of
-from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements
+from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements, of_each_kind
 from kernelwright.judge.stages.checks import check_cases, runner_on
 from kernelwright.judge.warming import warm
 
@@ -86,10 +86,9 @@ def _native(bench: Bench, artefact: Path) -> list[bytes]:
 
 
 def smoke(bench: Bench) -> Found:
-    """Run the smallest public case of every dtype."""
+    """Run the smallest public case of every dtype and scalars: a sum and a maximum may be two kernels."""
     small = bench.small_cases()
-    first = {case.dtype: case for case in sorted(small, key=input_elements, reverse=True)}
-    found = check_cases(bench, [(case, Distribution.SIGNED) for case in first.values()])
+    found = check_cases(bench, [(case, Distribution.SIGNED) for case in of_each_kind(small)])
     if found[1]:
         return found
     audited, failure = whose_kernels(bench, [max(small, key=input_elements)])
