@@ -121,6 +121,14 @@ def test_a_stage_that_has_nothing_to_check_says_why(room: Judge, problem: Proble
         assert (failure, result.passed, result.checked, word in result.reason) == (None, True, 0, True)
 
 
+def test_an_op_of_one_input_has_none_that_share_their_storage_and_it_is_said(room: Judge) -> None:
+    softmax = plugins.load("ops", "softmax")
+    problem = Problem(op="softmax", cases=softmax.public_cases()[:1], device=cpu_device())
+    result, failure = run_stage(Stage.ALIASING, room.bench(problem, cpp(HONEST)))
+    assert (failure, result.passed, result.checked) == (None, True, 0)
+    assert "nothing of this kind" in result.reason
+
+
 @pytest.mark.parametrize(("backend", "word"), [("python", "'python'"), ("triton", "interpreter")])
 def test_what_no_sanitizer_looks_into_is_said(backend: str, word: str, room: Judge, problem: Problem) -> None:
     bench = room.bench(problem, author_candidate("rmsnorm", backend, ""))

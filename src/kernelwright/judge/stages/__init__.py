@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from kernelwright.core.verdict import Stage, StageResult
-from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Told, input_elements
+from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Skipped, Told, input_elements
 from kernelwright.judge.stages.big_index import big_index
 from kernelwright.judge.stages.checks import check_call, check_cases
 from kernelwright.judge.stages.graph_capture import graph_capture
@@ -58,6 +58,8 @@ def run_stage(stage: Stage, bench: Bench) -> tuple[StageResult, Failure | None]:
     """Run one stage and return its result, with the failure if there was one."""
     started = time.perf_counter()
     checked, told = STAGES[stage](bench)
+    if not checked and told is None:
+        told = Skipped("there is nothing of this kind to check here")
     failure = told if isinstance(told, Failure) else None
     result = StageResult(
         stage=stage,
