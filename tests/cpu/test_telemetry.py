@@ -32,6 +32,21 @@ int nvmlDeviceGetTemperature(void* handle, unsigned, unsigned* out) { return ans
 """
 
 
+@pytest.mark.parametrize(
+    ("index", "visible", "name"),
+    [
+        (1, "", 1),
+        (1, "3,2", 2),
+        (0, "GPU-7a,1", b"GPU-7a"),
+        (0, "MIG-9", b"MIG-9"),
+        (2, "0,1", 2),
+        (0, "odd", 0),
+    ],
+)
+def test_a_gpu_is_asked_for_by_what_nvml_calls_it(index: int, visible: str, name: int | bytes) -> None:
+    assert telemetry.known_to_nvml(index, visible) == name
+
+
 @pytest.fixture
 def frequency(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the file of a /sys of our own in which a CPU's clock would stand."""

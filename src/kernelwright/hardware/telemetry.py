@@ -24,13 +24,25 @@ def reading(device: Device) -> dict[str, float]:
     return found
 
 
+def known_to_nvml(index: int, visible: str) -> int | bytes:
+    """Return what NVML calls the GPU that is number `index` to us: it counts those that are hidden from us too."""
+    names = visible.split(",")
+    name = names[index].strip() if index < len(names) else ""
+    if name.isdecimal():
+        return int(name)
+    return name.encode() if name.startswith(("GPU-", "MIG-")) else index
+
+
 def _nvidia(index: int) -> dict[str, float]:
     """Ask NVML; raises OSError where there is none."""
     nvml = ctypes.CDLL(NVML[0])
     if nvml.nvmlInit_v2() != 0:
         return {}
-    handle = ctypes.c_void_p()
-    if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
+    handle, name = ctypes.c_void_p(), known_to_nvml(index, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+    by_name = (
+        nvml.nvmlDeviceGetHandleByUUID if isinstance(name, bytes) else nvml.nvmlDeviceGetHandleByIndex_v2
+    )
+    if by_name(name, ctypes.byref(handle)) != 0:
         return {}
     found: dict[str, float] = {}
 
