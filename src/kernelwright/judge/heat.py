@@ -55,8 +55,9 @@ USUAL_CALLS, FEWEST_CALLS = 8, 3
 """The least calls of a round, and of one whose single calls are heavy: one in the short batch, two in the long one."""
 HEAVY_SECONDS = 0.040
 """A call that alone is twice as long as a batch must be: with eight calls a round, a heat of it took 12 s."""
-ARENA_BYTES = 192 << 20
-"""Per slab: one of inputs and one of outputs per arm exist while a heat is timed."""
+ARENA_BYTES, DEVICE_SHARE = 192 << 20, 64
+"""Per slab, and the part of a GPU's memory it may take there, where 192 MiB are six calls of 20 us: one of inputs and
+one of outputs per arm exist while a heat is timed."""
 ROUNDS_PER_HEAT = 2
 KEPT_BYTES = 2 << 30
 """Buffers kept from one heat to the next; making them anew costs as much as timing on them."""
@@ -286,8 +287,12 @@ def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:
 
 def calls_for(case: Case, arm: Arm) -> int:
     """Return how many calls make a batch long enough, within the memory we allow."""
-    largest = max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs)))
-    most = max(USUAL_CALLS, min(MAX_CALLS, ARENA_BYTES // largest))
+    largest, device = (
+        max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs))),
+        arm.bench.problem.device,
+    )
+    room = ARENA_BYTES if arm.bench.is_cpu else device.memory_bytes // DEVICE_SHARE
+    most = max(USUAL_CALLS, min(MAX_CALLS, room // largest))
     op, bench = plugins.load("ops", case.op), arm.bench
     with bench.arena([case], [0] * USUAL_CALLS) as arena:
         for number in range(USUAL_CALLS):
