@@ -109,7 +109,11 @@ def measured(events: Sequence[Event]) -> dict[str, object]:
         "counts": counts_of({"counts": counts}),
         "seconds_each": {kind: round(seconds[kind] / counts[kind], 2) for kind in counts},
         "searching_s": round(searching, 1),
+        "took_s": round((events[-1].at - first).total_seconds(), 1),
         "decisions_a_minute": round(60 * decided / max(1e-9, searching), 1),
+        "with_baselines_a_minute": round(
+            60 * (decided + counts["baselines"]) / max(1e-9, (stop - first).total_seconds()), 1
+        ),
         "curve": curve,
         "floor_share": None if reached is None else round(reached, 4),
         "kept_by": f"{best.candidate.backend} by {best.candidate.author.name}: {best.candidate.note}"[:300],
