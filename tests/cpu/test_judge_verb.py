@@ -10,18 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 
 import kernelwright
+from kernelwright.cli.judge import judge as judge_command
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core.candidate import Origin
-from kernelwright.core.case import DType
+from kernelwright.core.case import Case, Compute, DType
 from kernelwright.core.errors import ServiceDied
 from kernelwright.core.modules import Named, Role, arguments, read, spelled
 from kernelwright.core.problem import Problem
 from kernelwright.core.verdict import Profile, StageResult, Status
-from kernelwright.engine.judging import Wish, reproducing
+from kernelwright.engine import judging
+from kernelwright.engine.judging import Wish, comparing_again, reproducing
 from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import JudgeClient
+from kernelwright.hardware.detect import cpu_device
+from kernelwright.ops import matmul, rmsnorm
 from tests.cpu.fusions import Gelu, fusion, problem_of
 
 SEEDS = Path(kernelwright.__file__).parent / "seeds"
@@ -155,6 +160,107 @@ def test_the_printed_command_names_case_and_scalars(problem: Problem) -> None:
     assert reproducing(wish, problem, None) is None
 
 
+class Understood(Exception):
+    """Carries what a command line asks for, before anything is judged."""
+
+
+@pytest.fixture
+def understood(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Wish]:
+    """Return what reads a printed command again."""
+
+    def stop(wish: Wish, *_: object) -> None:
+        raise Understood(wish)
+
+    def read_again(command: str) -> Wish:
+        app = typer.Typer()
+        app.command()(judge_command)
+        with pytest.raises(Understood) as seen:
+            app(shlex.split(command)[2:], standalone_mode=False)
+        wish = seen.value.args[0]
+        assert isinstance(wish, Wish)
+        return wish
+
+    monkeypatch.setattr(judging, "judge_file", stop)
+    return read_again
+
+
+NORM = rmsnorm.case({"rows": 8, "cols": 64}, DType.FP32, {"eps": 0.25})
+STRIDED, OFFSET = (
+    NORM.model_copy(update={"inputs": (NORM.inputs[0].model_copy(update=changed), NORM.inputs[1])})
+    for changed in ({"strides": (96, 1)}, {"offset": 1})
+)
+OWN: dict[str, tuple[Case, ...]] = {
+    "strides": (STRIDED,),
+    "an offset": (OFFSET,),
+    "tf32": (matmul.case({"m": 8, "n": 16, "k": 32}, DType.FP32, compute=Compute.TF32_OK),),
+    "no scalars": (NORM.model_copy(update={"scalars": {}}),),
+    "two cases of one label": (NORM, STRIDED),
+}
+
+
+def failed_at(case: Case) -> StageResult:
+    """Return what a stage says that failed at a case."""
+    return StageResult(
+        stage="shape_sweep",
+        passed=False,
+        seconds=0,
+        reason="wrong",
+        failing_case=case.label,
+        failing_scalars=case.scalars,
+    )
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_printed_command_keeps_the_problem_that_words_cannot_say(
+    name: str, tmp_path: Path, understood: Callable[[str], Wish]
+) -> None:
+    problem = Problem(op=OWN[name][0].op, cases=OWN[name], device=cpu_device())
+    file = tmp_path / "problem.json"
+    file.write_text(problem.model_dump_json())
+    command = reproducing(Wish(Path("k.cpp"), problem=file), problem, failed_at(problem.cases[-1]))
+    assert command is not None
+    again = understood(command)
+    assert (again.problem, again.op, again.cases) == (file, None, ())
+    assert judging._given_problem(again, problem.device).cases == problem.cases
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_the_printed_command_names_a_plain_case_alone(
+    is_own: bool, understood: Callable[[str], Wish]
+) -> None:
+    # A case that is not the problem's own is one of the op, whatever the problem's look like.
+    own, case = (NORM, NORM) if is_own else (STRIDED, rmsnorm.case({"rows": 7, "cols": 33}, DType.FP16))
+    problem = Problem(op="rmsnorm", cases=(own,), device=cpu_device())
+    command = reproducing(Wish(Path("k.cpp"), problem=Path("problem.json")), problem, failed_at(case))
+    assert command is not None
+    again = understood(command)
+    assert again.problem is None
+    assert judging._given_problem(again, problem.device).cases == (case,)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_printed_command_repeats_threads_and_home(
+    threads: int, tmp_path: Path, understood: Callable[[str], Wish], problem: Problem
+) -> None:
+    wish = Wish(Path("k.cpp"), op="rmsnorm", threads=threads, home=tmp_path / "my home")
+    command = reproducing(wish, problem, failed_at(problem.cases[0]))
+    assert command is not None
+    again = understood(command)
+    assert (again.threads, again.home) == (threads, tmp_path / "my home")
+
+
+def test_the_command_of_a_failing_comparison_asks_for_the_same_again(
+    tmp_path: Path, understood: Callable[[str], Wish]
+) -> None:
+    sizes = ("8x64 fp32 eps=0.25", "7x33 fp16")
+    for wish in (
+        Wish(Path("k.cpp"), op="rmsnorm", against="my best.cpp", cases=sizes, threads=0, home=tmp_path),
+        Wish(Path("k.cpp"), problem=Path("problem.json"), against="eager", profile=Profile.SHIP),
+        Wish(Path("k.py"), reference=Path("reference.py"), against="compiled", threads=2),
+    ):
+        assert understood(comparing_again(wish)) == wish
+
+
 def wrong_files(folder: Path) -> None:
     """Write wrong kernels for an op, a region and a module, and what they are judged by."""
     source = CPP.read_text()
@@ -259,6 +365,7 @@ BAD = {
         "keep or ship",
     ),
     "a module without a file": (["k.cpp", "--op", "module"], "--reference"),
+    "a module of some size": (["k.cpp", "--op", "module", "--case", "4x4 fp32"], "--reference"),
 }
 
 

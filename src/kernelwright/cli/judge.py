@@ -51,7 +51,7 @@ class JudgeAnswer(Answer):
     stages: list[StageResult]
     """What each stage found, up to the first failure."""
     reproduce: str | None
-    """Command that shows the failing case again: alone, or with all cases of its reference."""
+    """Command that shows the failure again: the case alone, all cases of its problem, or the comparison."""
     timing: Timing | None
     """Certified times; only behind a passed profile."""
     reached: list[Reached]
@@ -111,7 +111,10 @@ def judge(
         )
     if case and op is None:
         raise BadInput("--case", "sizes belong to an op", "Give --op, or put them into the problem.")
-    wish = Wish(file, op, problem, reference, against, profile, tuple(case or ()), write_problem)
+    sizes = tuple(case or ())
+    wish = Wish(
+        file, op, problem, reference, against, profile, sizes, write_problem, threads=threads, home=home
+    )
     config = load_config({"threads": threads})
     with telling("starting") as tell:
         finding = judge_file(wish, config, kernelwright_home(home), tell)
@@ -122,21 +125,22 @@ def judge(
 
 def answer_of(wish: Wish, finding: Finding) -> JudgeAnswer:
     """Return what the judge said of a file."""
-    from kernelwright.engine.judging import reproducing
+    from kernelwright.engine.judging import comparing_again, reproducing
 
-    found, compared = finding.evaluation, finding.comparison
+    found, compared, lost = finding.evaluation, finding.comparison, finding.found_out
+    timing = None if lost else found.timing
     return JudgeAnswer(
         file=str(wish.file),
         backend=finding.candidate.backend,
         cases=[case.label for case in finding.problem.cases],
         device=finding.problem.device.title,
         profile=found.profile,
-        status=found.status,
+        status=lost.status if lost else found.status,
         passed=finding.passed,
         stages=list(found.stages),
-        reproduce=reproducing(wish, finding.problem, found.failure),
-        timing=found.timing,
-        reached=_reached(found.timing, compared if isinstance(compared, Comparison) else None),
+        reproduce=comparing_again(wish) if lost else reproducing(wish, finding.problem, found.failure),
+        timing=timing,
+        reached=_reached(timing, compared if isinstance(compared, Comparison) else None),
         is_calibrated=finding.is_calibrated,
         comparison=compared if isinstance(compared, Comparison) else None,
         disqualified=None if compared is None or isinstance(compared, Comparison) else compared.reason,
@@ -207,4 +211,5 @@ def _print(answer: JudgeAnswer) -> None:
     told = f" under {answer.profile.value}: {answer.status.value}"
     console.print(Text.assemble((verdict, "bold"), told))
     if answer.reproduce:
-        console.print(f"the failing case again: {answer.reproduce}", markup=False, soft_wrap=True)
+        what = "comparison" if answer.disqualified else "case"
+        console.print(f"the failing {what} again: {answer.reproduce}", markup=False, soft_wrap=True)

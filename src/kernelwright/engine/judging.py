@@ -62,6 +62,10 @@ class Wish:
     write_problem: Path | None = None
     placed: bool = False
     """Whether its place under the roofline is wanted too: a CPU has no data sheet, so it is measured once."""
+    threads: int | None = None
+    """As given with `--threads`; the command that shows a failure again repeats it."""
+    home: Path | None = None
+    """As given with `--home`; repeated too."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +80,15 @@ class Finding:
     """Whether this machine knows what the device was measured to reach."""
 
     @property
+    def found_out(self) -> Disqualified | None:
+        """Return how the candidate failed while it was compared, if it was not the other one that did."""
+        lost = self.comparison
+        return lost if isinstance(lost, Disqualified) and lost.candidate_hash == self.candidate.hash else None
+
+    @property
     def passed(self) -> bool:
         """Tell whether the candidate passed its profile, and was not found out while it was compared."""
-        found_out = (
-            isinstance(self.comparison, Disqualified)
-            and self.comparison.candidate_hash == self.candidate.hash
-        )
-        return self.evaluation.status is Status.ACCEPTED and not found_out
+        return self.evaluation.status is Status.ACCEPTED and self.found_out is None
 
 
 def judge_file(
@@ -235,18 +241,23 @@ def _op(name: str) -> Op:
 
 def _usual_case(op: Op, device: Device) -> Case:
     """Return the public case to judge at: of CPU size in fp32, or the largest in fp16."""
-    public = list(op.public_cases())
-    if not public:
-        raise BadInput("--op", "a module has no size of its own", "Pass its file with --reference.")
+    public = _public_cases(op)
     if device.kind is not DeviceKind.CPU:
         return [case for case in public if case.dtype is DType.FP16][-1]
     fitting = [case for case in public if sum(spec.numel for spec in case.inputs) <= CPU_ELEMENTS]
     return [case for case in fitting if case.dtype is DType.FP32][-1]
 
 
+def _public_cases(op: Op) -> list[Case]:
+    public = list(op.public_cases())
+    if not public:
+        raise BadInput("--op", "a module has no size of its own", "Pass its file with --reference.")
+    return public
+
+
 def _case(op: Op, text: str, flag: str = "--case") -> Case:
     """Return the case a size names, such as `256x256 fp32 eps=1e-6`."""
-    usual = next(iter(op.public_cases()))
+    usual = _public_cases(op)[0]
     example = f"{'x'.join(map(str, usual.axes.values()))} {usual.dtype.value}"
     remedy = f"Write the extents of {', '.join(usual.axes)} and a type, for example {example!r}."
     match = SIZE.fullmatch(text.strip())
@@ -337,16 +348,46 @@ def _write(path: Path, problem: Problem) -> None:
 
 
 def reproducing(wish: Wish, problem: Problem, failure: StageResult | None) -> str | None:
-    """Return the command that shows a failing case again, if there is one: alone, or with all of its reference."""
+    """Return the command that shows a failing case again, if there is one: alone if words can say it, or with all."""
     if failure is None or failure.failing_case is None:
         return None
-    words = ["kernelwright", "judge", str(wish.file)]
-    if wish.reference is not None:
-        words += ["--reference", str(wish.reference)]
-    elif wish.problem is not None and (problem.reference or problem.captured):
-        words += ["--problem", str(wish.problem)]
-    else:
-        op, size = failure.failing_case.split(" ", 1)
-        scalars = "".join(f" {name}={value}" for name, value in failure.failing_scalars.items())
-        words += ["--op", op, "--case", f"{size}{scalars}"]
-    return shlex.join([*words, "--profile", wish.profile.value])
+    own = [case for case in problem.cases if case.label == failure.failing_case]
+    if problem.reference or problem.captured or not all(_is_said_by_words(case) for case in own):
+        return _command(wish, *_asked(wish))
+    op, size = _words(failure.failing_case, failure.failing_scalars)
+    return _command(wish, "--op", op, "--case", size)
+
+
+def comparing_again(wish: Wish) -> str:
+    """Return the command that shows a failing comparison again: it takes all cases."""
+    return _command(wish, *_asked(wish), "--against", str(wish.against))
+
+
+def _command(wish: Wish, *asked: str) -> str:
+    words = ["kernelwright", "judge", str(wish.file), *asked, "--profile", wish.profile.value]
+    return shlex.join([*words, *_flags({"--threads": wish.threads, "--home": wish.home})])
+
+
+def _asked(wish: Wish) -> list[str]:
+    """Return what the file implements, in the words it was given in."""
+    given = _flags({"--op": wish.op, "--problem": wish.problem, "--reference": wish.reference})
+    return [*given, *(word for size in wish.cases for word in ("--case", size))]
+
+
+def _flags(given: Mapping[str, object]) -> list[str]:
+    return [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+
+
+def _words(label: str, scalars: Mapping[str, bool | int | float]) -> tuple[str, str]:
+    """Return `--op` and `--case` of a case."""
+    op, size = label.split(" ", 1)
+    return op, size + "".join(f" {name}={value}" for name, value in scalars.items())
+
+
+def _is_said_by_words(case: Case) -> bool:
+    """Tell whether `--op` and `--case` give this very case: strides, offsets and tf32 have no words."""
+    op, size = _words(case.label, case.scalars)
+    try:
+        return _case(_op(op), size).hash == case.hash
+    except BadInput:
+        return False
