@@ -41,7 +41,7 @@ class ApplyAnswer(Answer):
     folder: str
     """The folder of kernels; every file of it is what its manifest says."""
     line: str
-    """The line of Python that puts them into a model."""
+    """The line of Python that puts them into a model; of a run without one, the line that calls them."""
     kernels: list[AppliedKernel]
     """What is in it."""
 
@@ -54,12 +54,12 @@ def apply(
     as_json: JsonFlag = False,
     home: HomeOption = None,
 ) -> int:
-    """Write or check the folder of a run's kernels, and print the line that puts them into a model."""
-    from kernelwright.engine.verifying import checked, copied, kernels_folder, rest_of
-    from kernelwright.report.usage import line
+    """Write or check the folder of a run's kernels, and print the line that uses them."""
+    from kernelwright.engine.verifying import checked, copied, kernels_folder, started_of
+    from kernelwright.report.usage import is_alone, line, line_alone, who_ran_the_rest
 
     folder = kernels_folder(kernelwright_home(home), run)
-    manifest, rest = checked(folder), rest_of(folder)
+    manifest, started = checked(folder), started_of(folder)
     if to is not None:
         folder = copied(folder, to)
     kernels = []
@@ -76,7 +76,9 @@ def apply(
                 baseline=proof.baseline,
             )
         )
-    answer = ApplyAnswer(folder=str(folder), line=line(folder, rest), kernels=kernels)
+    alone = [(entry.module, entry.case) for entry in manifest.entries] if is_alone(started) else []
+    use = line_alone(folder, alone) if alone else line(folder, who_ran_the_rest(started))
+    answer = ApplyAnswer(folder=str(folder), line=use, kernels=kernels)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
 

@@ -1,6 +1,5 @@
 """`kernelwright optimize`: the main job."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +35,7 @@ from kernelwright.core.events import ModelRanked, ModelVerified, WinnerTried
 if TYPE_CHECKING:
     from kernelwright.core.candidate import ParamValue
     from kernelwright.core.tree import Node, Tree
+    from kernelwright.report.model import Report
 
 LISTED = 4
 """Regions left out that are named; the others are counted."""
@@ -87,6 +87,8 @@ class OptimizeAnswer(Answer):
     """Who ran the rest of the model beside the winners."""
     optimized_kernels: str | None
     """Folder of the kernels that stay, as modules of their own; None if nothing is shipped."""
+    line: str
+    """The line of Python that uses them: in a model, or by themselves if there is none; empty if nothing is shipped."""
     put_back: str
     """The command that puts the winner's regions into the file the search began with; empty if there is none."""
     values: dict[str, int | float | str | bool]
@@ -241,16 +243,17 @@ def told(folder: Path, journal_url: str | None, as_json: bool) -> int:
     run = in_time(folder, tree, journal.events())
     report = read_report(folder, run)
     put_reports(folder, report, results_tsv(run.tree, run.when))
-    answer = _answer(folder, tree, {one.key: one.calls_to_pay for one in report.problems})
+    answer = _answer(folder, tree, report)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK
 
 
-def _answer(folder: Path, tree: "Tree", payback: Mapping[str, float | None]) -> OptimizeAnswer:
+def _answer(folder: Path, tree: "Tree", report: "Report") -> OptimizeAnswer:
     from kernelwright.core.manifest import FOLDER
     from kernelwright.engine.verifying import rest_of
 
     kernels = folder / FOLDER
+    payback = {one.key: one.calls_to_pay for one in report.problems}
     command, values = _put_back(folder, tree)
     return OptimizeAnswer(
         run_id=folder.name,
@@ -260,6 +263,7 @@ def _answer(folder: Path, tree: "Tree", payback: Mapping[str, float | None]) -> 
         model=tree.verified,
         rest=rest_of(kernels),
         optimized_kernels=str(kernels) if kernels.is_dir() else None,
+        line=report.use,
         put_back=command,
         values=values,
         ended=tree.ended.reason if tree.ended else "not ended",
@@ -337,10 +341,8 @@ def _print(answer: OptimizeAnswer) -> None:
         console.print(f"  it was proven with {told}: build the file with these values", markup=False)
     console.print(f"ended: {answer.ended}", markup=False)
     console.print(f"report: {answer.folder}/report.html", markup=False, soft_wrap=True)
-    if answer.optimized_kernels:
-        from kernelwright.report.usage import line as use
-
-        console.print(use(answer.optimized_kernels, answer.rest), markup=False, soft_wrap=True)
+    if answer.line:
+        console.print(answer.line, markup=False, soft_wrap=True)
 
 
 def left_out(found: ModelRanked) -> list[str]:

@@ -34,7 +34,7 @@ from kernelwright.core.expansion import Expansion
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.problem import Problem
 from kernelwright.core.remark import Remark
-from kernelwright.core.verdict import Comparison, Decision, Evaluation, Screening
+from kernelwright.core.verdict import Comparison, Decision, Evaluation, Profile, Screening, Status
 
 
 @dataclass
@@ -59,6 +59,15 @@ class Node:
     """What an llm said it waits for; None if none was asked."""
     remark: Remark | None = None
     """What its author concluded from it."""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Tell whether its title rests on the full profile and on the comparison that confirmed it."""
+        if self.decision is None or not self.evaluations or self.candidate.origin is Origin.BASELINE:
+            return False
+        last = self.evaluations[-1]
+        is_whole = (last.status, last.profile) == (Status.ACCEPTED, Profile.SHIP)
+        return is_whole and self.decision.kept and self.decision.evaluation_hash == last.hash
 
 
 @dataclass

@@ -9,7 +9,8 @@
    What others submit (`inbox`) is taken in between, and what is left of it at the end.
 4. What is to be put into the model passes the full profile and a confirming comparison first, and is proven against
    both baselines.
-5. Winners are put into the model one by one in fresh processes, and stay only if they pay there (`splicing`).
+5. Winners are put into the model one by one in fresh processes, and stay only if they pay there (`splicing`). Without
+   a model they are written as they are.
 """
 
 import sys
@@ -65,7 +66,7 @@ from kernelwright.engine.titles import (
     race,
     raise_the_bar,
 )
-from kernelwright.engine.winners import winners, write_drop_in
+from kernelwright.engine.winners import hand_over, winners, write_drop_in
 from kernelwright.store.blobs import Blobs
 
 
@@ -77,7 +78,7 @@ def optimize(run: Run, judge: JudgeClient) -> None:
             settle(run, judge, problem)
             finish(run, judge, problem)
         if run.config.model is None:
-            reason = "the search has ended; there is no model to put a winner into"
+            reason = hand_over(run.folder, run.tree)
         elif run.tree.problems:
             reason = verify(run)
         else:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from kernelwright.core.config import RunConfig
 from kernelwright.core.errors import BadInput, NotFound
-from kernelwright.core.events import ModelVerified
+from kernelwright.core.events import ModelVerified, RunStarted
 from kernelwright.core.manifest import FOLDER, NAME, Manifest
 from kernelwright.core.messages.model import OutputCheck, VerifyModel
 from kernelwright.engine.app import inductor_cache
 from kernelwright.engine.diagnose import Culprit, Diagnosis
 from kernelwright.engine.service import Show
 from kernelwright.engine.splicing import ROUNDS, Whole, asked, verification
-from kernelwright.engine.winners import winners, write_drop_in
+from kernelwright.engine.winners import winners, write_alone, write_drop_in
 from kernelwright.hardware.detect import usable_cores
-from kernelwright.report.usage import who_ran_the_rest
+from kernelwright.report.usage import is_alone, who_ran_the_rest
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors
 from kernelwright.store.journal import Journal
@@ -54,13 +54,14 @@ def kernels_folder(home: Path, name: str) -> Path:
 
 def _written(run: Path) -> None:
     tree = Journal.open(run).tree()
+    if tree.verified is None and write_alone(run, tree):
+        return
     if tree.verified is None or not tree.verified.shipped:
         reason = (
             tree.verified.reason if tree.verified else tree.ended.reason if tree.ended else "it has not ended"
         )
-        remedy = (
-            f"`kernelwright show {shlex.quote(str(run))}` says more; only what pays end to end is written."
-        )
+        what = "is proven faster than the baselines" if is_alone(tree.started) else "pays end to end"
+        remedy = f"`kernelwright show {shlex.quote(str(run))}` says more; only what {what} is written."
         raise BadInput(str(run), f"this run shipped no kernels: {reason}", remedy)
     groups = winners(tree, Blobs(run / "blobs"))
     stay = [one for group in groups for one in group if one.problem_hash in tree.verified.winners]
@@ -70,11 +71,15 @@ def _written(run: Path) -> None:
 
 def rest_of(folder: Path) -> str:
     """Return who ran the rest of the model when the kernels of a run's folder were verified; eager if nobody knows."""
+    return who_ran_the_rest(started_of(folder))
+
+
+def started_of(folder: Path) -> RunStarted | None:
+    """Return with what the run began in whose folder kernels lie; None if they lie elsewhere."""
     try:
-        started = Journal.open(folder.resolve().parent).tree().started
+        return Journal.open(folder.resolve().parent).tree().started
     except NotFound:
-        return "eager"
-    return who_ran_the_rest(started)
+        return None
 
 
 def checked(folder: Path) -> Manifest:

@@ -1,5 +1,6 @@
 """The winners of a run: which there are, what goes into the model of each, and what was proven of it."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from kernelwright.core.plan_run import run_plan
 from kernelwright.core.problem import Problem
 from kernelwright.core.tree import Node, Tree
 from kernelwright.report.drop_in import write
+from kernelwright.report.usage import is_alone, is_handed_over
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors
 
@@ -80,14 +82,12 @@ def winners(tree: Tree, blobs: Blobs) -> list[tuple[Winner, ...]]:
         if tree.nodes[key, best].candidate.origin is not Origin.BASELINE
     ]
     chosen.sort(key=lambda key: -expected_gain(tree, key))
-    return [
-        tuple(
-            winner_of(tree.nodes[key, tree.best[key]], case, problem.device, blobs, region_of(problem))
-            for case in problem.cases
-        )
-        for key in chosen
-        if (problem := tree.problems[key])
-    ]
+    return [_by_case(tree, key, blobs) for key in chosen]
+
+
+def _by_case(tree: Tree, key: str, blobs: Blobs) -> tuple[Winner, ...]:
+    problem, best = tree.problems[key], tree.nodes[key, tree.best[key]]
+    return tuple(winner_of(best, case, problem.device, blobs, region_of(problem)) for case in problem.cases)
 
 
 @dataclass(frozen=True)
@@ -167,3 +167,25 @@ def write_drop_in(folder: Path, tree: Tree, stay: Sequence[Winner]) -> Path:
     place = folder / FOLDER
     write(place, stay, certificates(tree))
     return place
+
+
+def write_alone(folder: Path, tree: Tree) -> bool:
+    """Write what a run without a model has confirmed as modules of their own, and tell whether there is anything."""
+    blobs = Blobs(folder / "blobs")
+    stay = [one for key in tree.problems if is_handed_over(tree, key) for one in _by_case(tree, key, blobs)]
+    if stay:
+        with disk_errors(folder / FOLDER):
+            write_drop_in(folder, tree, stay)
+    return bool(stay)
+
+
+def hand_over(folder: Path, tree: Tree) -> str:
+    """Write the winners of a run without a model as modules of their own, and return why the run ends."""
+    if not is_alone(tree.started):  # it began with a file, or repeats another run
+        return "the search has ended; there is no model to put a winner into"
+    if write_alone(folder, tree):
+        return f"what is proven faster than the baselines is written to {FOLDER}"
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)  # what a later sitting has found out
+    if all(tree.nodes[key, best].candidate.origin is Origin.BASELINE for key, best in tree.best.items()):
+        return "no candidate was proven faster than the baselines; nothing is written"
+    return "what is proven faster is no kernel that a module could call by itself; nothing is written"

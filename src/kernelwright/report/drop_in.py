@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 import kernelwright.backends
+from kernelwright.core.case import Case
 from kernelwright.core.errors import BadInput, BlobMissing
 from kernelwright.core.frozen import digest
 from kernelwright.core.manifest import FORMAT, NAME, Certificate, Entry, Manifest, StoredFile, StoredUnit
@@ -119,7 +120,7 @@ def _entry(draft: Path, winner: Winner, certificate: Certificate) -> Entry:
     source = winner.source.encode()
     region = winner.region.encode()
     return Entry(
-        module=module_name(winner),
+        module=module_name(winner.case, winner.region),
         problem_hash=winner.problem_hash,
         candidate_hash=winner.candidate_hash,
         backend=winner.backend,
@@ -143,13 +144,12 @@ def _entry(draft: Path, winner: Winner, certificate: Certificate) -> Entry:
     )
 
 
-def module_name(winner: Winner) -> str:
-    """Return the module that serves a winner: its op's, or one of its own for a region that has no name."""
-    name = winner.case.op
-    return f"{name}_{digest(winner.region)[:8]}" if name == GRAPH else name
+def module_name(case: Case, region: str) -> str:
+    """Return the module that serves a case: its op's, or one of its own for a region that has no name."""
+    return f"{case.op}_{digest(region)[:8]}" if case.op == GRAPH else case.op
 
 
-def _spelled(name: str) -> str:
+def spelled(name: str) -> str:
     """Return a tensor's name as a parameter: those of a captured region hold characters of their own."""
     plain = re.sub(r"\W", "_", name)
     return f"{plain}_" if keyword.iskeyword(plain) or plain == "reference" or plain[0].isdigit() else plain
@@ -158,7 +158,7 @@ def _spelled(name: str) -> str:
 def _module(name: str, everything: Sequence[Entry]) -> str:
     entries = [entry for entry in everything if entry.module == name]
     case = entries[0].case
-    inputs = [_spelled(spec.name) for spec in case.inputs]
+    inputs = [spelled(spec.name) for spec in case.inputs]
     scalars = list(case.scalars)
     defaults = []
     for scalar in scalars:

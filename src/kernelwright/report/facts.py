@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelwright.core.account import Against
-from kernelwright.core.events import ModelRanked, RunStarted
+from kernelwright.core.events import ModelRanked
 from kernelwright.core.ledger import ledger_of
 from kernelwright.core.lesson import Lesson
 from kernelwright.core.tree import Tree
@@ -24,7 +24,7 @@ from kernelwright.report.model import (
     Slice,
 )
 from kernelwright.report.problem_facts import problem_fact
-from kernelwright.report.usage import line, who_ran_the_rest
+from kernelwright.report.usage import line, line_alone, served, who_ran_the_rest
 
 CACHED = 4.0
 """Data of less than this many caches may still lie in one when it is read again."""
@@ -82,7 +82,7 @@ def facts(run: Chronicle, around: Around) -> Report:
         versions=dict(started.versions) if started else {},
         events=dict(run.kinds),
         spent_s=dict(run.spent_s),
-        use=_use(started, around) if is_shipped else "",
+        use=_use(tree, around) if around.kernels else "",
     )
 
 
@@ -166,5 +166,8 @@ def _said(value: object) -> str:
     return ", ".join(str(one) for one in value) if isinstance(value, list | tuple) else str(value)
 
 
-def _use(started: RunStarted | None, around: Around) -> str:
-    return line(around.kernels, who_ran_the_rest(started)) if around.kernels else ""
+def _use(tree: Tree, around: Around) -> str:
+    if tree.verified is not None and tree.verified.shipped:
+        return line(around.kernels, who_ran_the_rest(tree.started))
+    alone = served(tree)
+    return line_alone(around.kernels, alone) if alone else ""

@@ -15,6 +15,7 @@ from kernelwright.report.measures import (
 )
 from kernelwright.report.model import Experiment, Fate, ProblemFact, Step
 from kernelwright.report.standing import Standing, fate_of, interval, standing
+from kernelwright.report.usage import is_handed_over
 
 
 def problem_fact(run: Chronicle, key: str) -> ProblemFact:
@@ -66,7 +67,7 @@ def problem_fact(run: Chronicle, key: str) -> ProblemFact:
 
 def _is_installed(tree: Tree, key: str, winner: Node | None) -> bool:
     shipped = tree.verified is not None and tree.verified.shipped and key in tree.verified.winners
-    return winner is not None and shipped
+    return winner is not None and (shipped or is_handed_over(tree, key))
 
 
 def _calls_to_pay(
