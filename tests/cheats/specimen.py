@@ -18,7 +18,10 @@ from kernelwright.core.verdict import Outcome, Profile, Status
 
 HERE = Path(__file__).parent
 FIELDS = ("id", "op", "backend", "expected", "profile", "runs")
-OPTIONAL = ("audited", "needs_audit", "axes", "scalars", "judged", "unguarded", "most_gain", "slow")
+OPTIONAL = (
+    *("audited", "needs_audit", "axes", "other_axes", "scalars"),
+    *("judged", "unguarded", "most_gain", "slow"),
+)
 FIELD = re.compile(rf"({'|'.join((*FIELDS, *OPTIONAL))}): (.+)")
 HONEST = re.compile(r"^//@honest (\w+)$", re.MULTILINE)
 HONEST_PYTHON = re.compile(r"^# @honest (\w+)$", re.MULTILINE)
@@ -60,6 +63,8 @@ class Specimen:
     runs: str
     """`cpu`, `gpu`, or `static`: refused before anything of it runs, so no GPU is needed."""
     axes: dict[str, int]
+    other_axes: dict[str, int]
+    """A second size of its problem; empty for all but those that play one off against the other."""
     scalars: dict[str, bool | int | float]
     judged: str
     """`verdict`, or `comparison`: right answers, a forged time."""
@@ -109,7 +114,9 @@ class Specimen:
 
     def problem(self, device: Device) -> Problem:
         """Return the problem it is judged on."""
-        return problem_of(self.op, device, self.axes, self.scalars)
+        sizes = [axes for axes in (self.axes, self.other_axes) if axes]
+        cases = [problem_of(self.op, device, axes, self.scalars).cases[0] for axes in sizes]
+        return Problem(op=self.op, cases=tuple(cases), device=device)
 
 
 def honest_source(op: str, backend: str = "cpp") -> str:
@@ -192,6 +199,7 @@ def read(path: Path) -> Specimen:
         profile=Profile(fields["profile"]),
         runs=fields["runs"],
         axes=_numbers(fields.get("axes", "")) or AXES[op],
+        other_axes=_numbers(fields.get("other_axes", "")),
         scalars=_numbers(fields.get("scalars", "")),
         judged=fields.get("judged", "verdict"),
         unguarded=fields.get("unguarded", fields.get("judged", "verdict")),

@@ -1,4 +1,4 @@
-"""Specimens that forge times, depend on luck or history, or break memory and get away with it.
+"""Specimens that forge times, depend on luck or history, break memory and get away with it, or trade sizes.
 
 Each is judged twice: as it is, and with static guards and audit off.
 """
@@ -12,7 +12,7 @@ from tests.cheats.trial import judged
 
 HERE = [
     pytest.param(item, id=item.name, marks=[pytest.mark.slow] if item.slow else [])
-    for item in specimens("cpu", ("TF", "ND", "MS"))
+    for item in specimens("cpu", ("TF", "ND", "MS", "PG"))
 ]
 
 

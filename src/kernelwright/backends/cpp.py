@@ -47,9 +47,12 @@ SANITIZERS = (
     "-fno-sanitize-recover=all",
     "-U__SANITIZE_ADDRESS__",  # a source that knows it is being watched may behave
 )
+OPT_OUTS = ("no_sanitize", "no_address_safety_analysis", "disable_sanitizer_instrumentation")
+"""What a source asks a compiler for that is to leave a function of it unwatched."""
 MAX_SOURCE_BYTES = 1 << 20
 MAX_LOG_BYTES = 8192
 BUILD_SECONDS = 120
+PREPROCESSED = ("-x", "c++-cpp-output", "-")
 
 REFUSALS = {1: "dtype", 2: "layout", 3: "shape"}
 
@@ -79,7 +82,7 @@ def fingerprint() -> str:
     # The driver prints the CPU it resolved -march=native to: two machines never share a build by accident.
     resolved = next((line for line in version.stderr.splitlines() if "cc1plus" in line), "")
     headers = [path.read_text() for path in sorted(include_folder().glob("*.h"))]
-    return "\n".join([found, *FLAGS, resolved, *headers])
+    return "\n".join([found, *FLAGS, *SANITIZERS, *OPT_OUTS, resolved, *headers])
 
 
 def include_folder() -> Path:
@@ -107,18 +110,37 @@ def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildR
         return BuildResult(status=Status.BUILD_FAILED, log=f"no compiler: {available().remedy}")
     (folder / "kernel.cpp").write_text(source)
     macros = [f"-D{name}={_macro(value)}" for name, value in values.items() if name != SANITIZED]
-    flags = (*FLAGS, *SANITIZERS) if values.get(SANITIZED) else FLAGS
-    command = [found, *flags, f"-I{include_folder()}", *macros, "kernel.cpp", "-o", "kernel.so"]
+    watched = bool(values.get(SANITIZED))
+    command = [found, *FLAGS, *(SANITIZERS if watched else ()), f"-I{include_folder()}", *macros]
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
+        if watched:
+            done = _run([*command, "-E", "kernel.cpp"], folder)
+            if asked := next((word for word in OPT_OUTS if word in done.stdout), None):
+                return BuildResult(status=Status.SANITIZER, log=f"the source asks for {asked!r}")
+            # Compiled is what was searched, and by a pipe: `__has_include` of a file would tell this build from others.
+            if done.returncode == 0:
+                done = _run([*command, *PREPROCESSED, "-o", "kernel.so"], folder, done.stdout)
+        else:
+            done = _run([*command, "kernel.cpp", "-o", "kernel.so"], folder)
     except subprocess.TimeoutExpired:
         return BuildResult(status=Status.BUILD_TIMED_OUT, log=f"no result after {BUILD_SECONDS} s")
     log = done.stderr[:MAX_LOG_BYTES]
     if done.returncode != 0:
         return BuildResult(status=Status.BUILD_FAILED, log=log)
     return BuildResult(status=Status.ACCEPTED, log=log, artefact="kernel.so")
+
+
+def _run(command: Sequence[str], folder: Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=folder,
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
 
 
 def sanitizer_runtime() -> Path | None:

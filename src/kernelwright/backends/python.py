@@ -92,10 +92,10 @@ def interprets(source: str) -> bool:
     return any(name.split(".")[0] == "triton" for name in names)
 
 
-def _doors(tree: ast.Module) -> dict[str, str]:
+def doors(source: str) -> dict[str, str]:
     """Return the C++ sources a file passes through its door, by the name each is given."""
     texts, found = {}, {}
-    for node in tree.body:
+    for node in ast.parse(source).body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
                 texts[name] = text
@@ -113,12 +113,13 @@ def build(source: str, values: Mapping[str, ParamValue], folder: Path) -> BuildR
     """Pack the file, its parameters and the C++ it brings, compiled."""
     objects = {}
     cpp = plugins.load("backends", "cpp")
-    for name, text in _doors(ast.parse(source)).items():
+    watched = {name: value for name, value in values.items() if name == cpp.SANITIZED}
+    for name, text in doors(source).items():
         if reason := cpp.check(text):
             return BuildResult(status=Status.REFUSED, log=f"{name}: {reason}")
         place = folder / name
         place.mkdir()
-        result: BuildResult = cpp.build(text, {}, place)
+        result: BuildResult = cpp.build(text, watched, place)
         if result.artefact is None:
             return result.model_copy(update={"log": f"{name}: {result.log}"})
         objects[name] = base64.b64encode((place / result.artefact).read_bytes()).decode()

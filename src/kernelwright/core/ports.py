@@ -186,7 +186,8 @@ class Backend(Protocol):
 
     Where host code could hand the work to a library, it offers `delegates(source)`: why the work is not done by a
     kernel of the file's own, or None. Where a CPU can only interpret it, it offers `interprets(source)` and
-    `interpretable(case)`: whether it does, and why a case cannot be put to the interpreter.
+    `interpretable(case)`: whether it does, and why a case cannot be put to the interpreter. Where a file may bring C++
+    along that is compiled with it, it offers `doors(source)`: the C++ sources, by name.
     """
 
     SUMMARY: str

@@ -13,6 +13,8 @@ from collections import deque
 from pathlib import Path
 
 from kernelwright.backends import cpp
+from kernelwright.core import plugins
+from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case, Distribution, Layout
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BackendUnavailable
@@ -43,7 +45,8 @@ OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=0:halt_on_error=1:abort_on_error=0:exitcode=99:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=0",
 }
-OPT_OUT = "no_sanitize"
+EXCEPTIONS = "libstdc++.so.6"
+"""Loaded with the runtime, which looks once, when it starts, for what throws: found later, it ends the process."""
 
 
 class SanitizedNursery(Service):
@@ -57,7 +60,7 @@ class SanitizedNursery(Service):
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-s", "-m", "kernelwright.worker.nursery", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
-            env={**environment, **OPTIONS, "LD_PRELOAD": str(runtime)},
+            env={**environment, **OPTIONS, "LD_PRELOAD": f"{runtime} {EXCEPTIONS}"},
             cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
@@ -68,8 +71,8 @@ class SanitizedNursery(Service):
 
 
 def sanitize(bench: Bench) -> Told:
-    """Run small odd cases under the sanitizers the candidate's language has: C++ on a CPU, plans on a GPU."""
-    if bench.is_cpu and bench.candidate.backend == "cpp":
+    """Run small odd cases under the sanitizers there are: for C++ of our own compiling on a CPU, for plans on a GPU."""
+    if bench.is_cpu and brings_native(bench.candidate):
         return _sanitize_native(bench)
     if bench.is_planned:
         return sanitize_plans(bench, odd_cases(bench))
@@ -80,9 +83,13 @@ def sanitize(bench: Bench) -> Told:
     )
 
 
+def brings_native(candidate: Candidate) -> bool:
+    """Tell whether a candidate has C++ that we compile: all of it, or what a Python file passes through its door."""
+    backend = plugins.load("backends", candidate.backend)
+    return candidate.backend == "cpp" or bool(hasattr(backend, "doors") and backend.doors(candidate.source))
+
+
 def _sanitize_native(bench: Bench) -> Found:
-    if OPT_OUT in bench.candidate.source:
-        return 1, Failure(Status.SANITIZER, f"the source asks for {OPT_OUT!r}")
     runtime = cpp.sanitizer_runtime()
     if runtime is None:
         raise BackendUnavailable(
@@ -109,7 +116,9 @@ def odd_cases(bench: Bench) -> list[Case]:
     edges = [
         case
         for case in bench.op.edge_cases()
-        if input_elements(case) <= SMOKE_ELEMENTS and case.dtype in bench.dtypes
+        if input_elements(case) <= SMOKE_ELEMENTS
+        and case.dtype in bench.dtypes
+        and not bench.is_left_out(case)
     ]
     chosen = bench.rng.sample(edges, min(ODD_CASES, len(edges)))
     chosen += [bench.hidden_case(SMOKE_ELEMENTS), bench.probed_case()]
