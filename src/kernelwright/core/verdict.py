@@ -13,7 +13,7 @@ from kernelwright.core.foreign import Visible
 from kernelwright.core.frozen import Frozen, Noun
 
 JUDGE_VERSION = "9"
-"""Bumped when tolerances, stages, shapes or statistics change; records of two versions are never ranked together."""
+"""Bumped when a kept record could come out otherwise (docs/decisions/0012); two versions are never ranked together."""
 
 
 class Status(StrEnum):
