@@ -319,7 +319,7 @@ def _print(answer: OptimizeAnswer) -> None:
 
     console, what = out(), "the model" if answer.ranking else "the kernel"
     for row in answer.kernels:
-        told = f"  x{row.count} in the model, {100 * row.share:.1f} % of its time"
+        told = f"  x{row.count} in the model, {100 * row.share:.1f} % of its time" if answer.ranking else ""
         console.print(Text.assemble((row.case, "bold"), told))
         console.print(f"  winner: {row.winner}; {row.reason}", markup=False)
         if row.spliced:
