@@ -359,6 +359,9 @@ def test_auto_is_the_gpu_if_there_is_one(tmp_path: Path) -> None:
     assert (told.device.type, told.module.told) == ("meta", "meta")
     assert load(f"{path}:build_plain", options("2,8", device=AUTO_DEVICE)).device.type == "meta"
     assert load(f"{path}:build_plain", options("2,8")).device.type == "cpu"
+    assert load("torch.nn:ReLU", options("2,8", device=AUTO_DEVICE)).device.type == "meta", (
+        "it has no weights"
+    )
 
 
 @pytest.mark.usefixtures("standing_in")

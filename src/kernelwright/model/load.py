@@ -85,7 +85,7 @@ def load(spec: str, options: ModelOptions | None = None) -> Loaded:
             else:
                 namespace = namespace_of(spec, address)
                 module = _built(spec, namespace, address, options)
-            if wish.device == AUTO_DEVICE and device_of(module, device).type == GPU:
+            if wish.device == AUTO_DEVICE and device_of(module, torch.device("cpu")).type == GPU:
                 options = options.model_copy(update={"device": None})  # whichever GPU that is
             module = _placed(module, options)
             doing = "its inputs do not fit"
