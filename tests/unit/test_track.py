@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from kernelwright.core.messages.runner import Time
 from kernelwright.core.verdict import Status
 from kernelwright.judge.children import Lost
+from kernelwright.judge.device_heat import clocks
 from kernelwright.judge.heat import Slope, TimingFailed, undisturbed
 from kernelwright.judge.track import Track
 
@@ -80,6 +82,20 @@ def test_arms_that_share_a_box_take_turns_and_others_do_not() -> None:
     assert track([], 1, 3).turns((2, 0, 1)) == [(2,), (0,), (1,)]
     assert track([], 3, 3).turns((2, 0, 1)) == [(2, 0, 1)]
     assert track([], 2, 1).turns((0,)) == [(0,)]
+
+
+def test_no_capture_is_on_the_judges_own_clock() -> None:
+    orders: list[Time] = []
+
+    def asked(place: int, order: Time) -> list[float]:
+        orders.append(order)
+        return [0.005] * order.replays
+
+    boxes = (SimpleNamespace(filled=[{}, {}]),)
+    events, _ = clocks(SimpleNamespace(boxes=boxes, asked=asked), 7)  # type: ignore[arg-type]
+    assert events == 0.005
+    assert [(order.calls, order.repeats, order.replays) for order in orders[:1]] == [((0, 1), 7, 0)]
+    assert [(order.calls, order.replays) for order in orders[1:]] == [((), 4), ((), 16)]
 
 
 def test_two_disturbed_batches_of_four_do_not_count() -> None:
