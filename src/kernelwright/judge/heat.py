@@ -287,11 +287,8 @@ def born(arm: Arm, arena: Arena, nursery: Service) -> Runner:
 
 def calls_for(case: Case, arm: Arm) -> int:
     """Return how many calls make a batch long enough, within the memory we allow."""
-    largest, device = (
-        max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs))),
-        arm.bench.problem.device,
-    )
-    room = ARENA_BYTES if arm.bench.is_cpu else device.memory_bytes // DEVICE_SHARE
+    largest = max(1, max(_slab_bytes(case.inputs), _slab_bytes(case.outputs)))
+    room = ARENA_BYTES if arm.bench.is_cpu else arm.bench.problem.device.memory_bytes // DEVICE_SHARE
     most = max(USUAL_CALLS, min(MAX_CALLS, room // largest))
     op, bench = plugins.load("ops", case.op), arm.bench
     with bench.arena([case], [0] * USUAL_CALLS) as arena:

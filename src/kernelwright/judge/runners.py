@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -48,7 +49,7 @@ def bytes_in(folder: str) -> int | None:
     held, entries, waiting = 0, 0, [folder]
     while waiting:
         try:
-            found = list(os.scandir(waiting.pop()))
+            found = list(islice(os.scandir(waiting.pop()), MOST_ENTRIES + 1))
         except FileNotFoundError:
             continue
         except OSError:
