@@ -5,7 +5,8 @@
 
 Every part is a benchmark of its own, whose rows lie in a file of benchmarks/results. The file is copied into DIR and
 continued there; whoever likes what came of it copies it back. Parts run in the order they are named in, each until it
-is done or the time is up; what it printed lies beside its rows.
+is done or the time is up; what it printed lies beside its rows. The exit code is 1 if a part failed, 2 if one is not
+done.
 """
 
 import argparse
@@ -105,7 +106,9 @@ def main() -> int:
     for name in options.part or PARTS:
         codes[name] = run(name, options.into, deadline)
         print(f"[{time.monotonic() - begun:5.0f} s] {name}: {codes[name]}", flush=True)
-    return 0 if all(code in (0, 2) for code in codes.values()) else 1
+    if any(code not in (0, 2, None) for code in codes.values()):
+        return 1
+    return 0 if all(code == 0 for code in codes.values()) else 2
 
 
 if __name__ == "__main__":
