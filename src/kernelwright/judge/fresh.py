@@ -64,14 +64,24 @@ class Mixtures:
 
     def fill(self, name: str, target: torch.Tensor) -> None:
         """Write what nobody has seen into an input: of floats a mixture, of integers one draw."""
-        first, second, third = (self._turned(base, target) for base in self.rng.sample(self.bases[name], 3))
-        if not target.is_floating_point():
-            target.copy_(first)
-        elif name in self.far_from_zero:
-            torch.lerp(first.abs(), second.abs(), self._turned(self.shares[name], target), out=target)
-            target.copysign_(third)
+        first, second, third = self.rng.sample(self.bases[name], 3)
+        if name not in self.shares:
+            target.copy_(self._turned(first, target))
+            return
+        share, parts = self._turned(self.shares[name], target), (first, second)
+        if name in self.far_from_zero:
+            ends = [self._turned(part, target).abs() for part in parts]
+            torch.lerp(*ends, share, out=target).copysign_(self._turned(third, target))
         else:
-            torch.lerp(first, second, self._turned(self.shares[name], target), out=target)
+            torch.lerp(*(self._turned(part, target) for part in parts), share, out=target)
+
+    def fill_all(self, calls: Sequence[Mapping[str, torch.Tensor]]) -> None:
+        """Fill the inputs of all calls, which go by name."""
+        # Where a default device is set, torch asks about it at every operation, which takes as long as all else here.
+        with torch._C.DisableTorchFunction():
+            for call in calls:
+                for name, tensor in call.items():
+                    self.fill(name, tensor)
 
     def draw_hard(self) -> None:
         """Draw what is hard for the passes of a heat."""
@@ -91,8 +101,8 @@ class Mixtures:
         return Hard(number, self.kind)
 
     def _turned(self, base: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        start = self.rng.randrange(max(1, target.numel()))
-        return base[start : start + target.numel()].view(target.shape)
+        count = target.numel()
+        return base.narrow(0, int(self.rng.random() * count), count).view(target.shape)
 
 
 def _is_far_from_zero(values: torch.Tensor) -> bool:

@@ -15,12 +15,10 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import NamedTuple, TypeVar
-
-import torch
 
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Origin
@@ -146,10 +144,11 @@ class Heat:
             arena.inputs.close()
             arena.inputs = self.arenas[0].inputs
         first = self.arenas[0]
-        self.targets = [
-            [(spec.name, once(first.view(number, spec), spec)) for spec in case.inputs]
+        self.filled = [
+            {spec.name: once(first.view(number, spec), spec) for spec in case.inputs}
             for number in range(calls)
         ]
+        """The inputs of every call by name."""
         self.mixtures = Mixtures(case, arms[0].bench.where, rng)
         self.refill()
 
@@ -171,14 +170,7 @@ class Heat:
 
     def refill(self) -> None:
         """Give every call inputs nobody has seen."""
-        for targets in self.targets:
-            for name, target in targets:
-                self.mixtures.fill(name, target)
-
-    @cached_property
-    def calls_by_name(self) -> list[dict[str, torch.Tensor]]:
-        """Return the inputs of every call by name."""
-        return [dict(targets) for targets in self.targets]
+        self.mixtures.fill_all(self.filled)
 
     def measure(self, nurseries: Sequence[Service], *, is_looked_at: bool = True) -> list[float]:
         """Return the median time of a call of every arm, in microseconds; runners are born in their arms' nurseries."""
@@ -204,7 +196,7 @@ class Heat:
                         self._guarded(place, partial(self._close, runners[place], now.spared))
                         self._guarded(place, partial(self._trip, runners[place]))
                     self.refill()
-                    now = now._replace(hard=self.mixtures.harden(self.calls_by_name, now.made))
+                    now = now._replace(hard=self.mixtures.harden(self.filled, now.made))
                     for place in half:
                         self.arenas[place].poison_outputs()
                         slope = partial(self._slope, place, runners[place], now.made)
