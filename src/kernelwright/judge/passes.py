@@ -10,8 +10,10 @@ import torch
 
 from kernelwright.core.case import Case, TensorSpec
 from kernelwright.core.verdict import Status
-from kernelwright.judge.arena import Arena
+from kernelwright.judge.arena import BITS, Arena
+from kernelwright.judge.error_budget import PASSED, Verdict
 from kernelwright.judge.fresh import Hard
+from kernelwright.judge.oracle import Answer
 from kernelwright.judge.stages import Bench, Failure
 from kernelwright.judge.stages.checks import answers_to, check_answers, drawn
 
@@ -86,14 +88,31 @@ def wrongly_answered(
         count = 1 if few or len(arms) > 1 else min(ALONE_CALLS, len(now.made))
         chosen |= set(rng.sample(now.made, count))
     for number in chosen:
-        _, arena, bench = judged[0]
-        answers = answers_to(bench, arena, number)
+        _, first, bench = judged[0]
+        answers = answers_to(bench, first, number)
         for place, arena, bench in judged:
             # A narrow miss on a hard draw is looked at again, as it is where those are tried.
             again = drawn(bench, case, now.hard.kind) if number == now.hard.call else None
-            if failure := check_answers(bench, arena, number, answers, again=again):
+            # What the first wrote has passed by now. Of a large output a check takes a hundred times as long as this.
+            is_known = arena is not first and is_same(arena, first, number, case)
+            check = _passed if is_known else None
+            if failure := check_answers(bench, arena, number, answers, again=again, check=check):
                 return place, failure
     return None
+
+
+def is_same(arena: Arena, other: Arena, number: int, case: Case) -> bool:
+    """Tell whether two arenas hold the same outputs of a call, to the bit."""
+    return all(
+        torch.equal(*(one.view(number, spec, dtype=BITS[spec.dtype][0]) for one in (arena, other)))
+        for spec in case.outputs
+        if spec.numel
+    )
+
+
+def _passed(values: torch.Tensor, answer: Answer) -> Verdict:
+    del values, answer
+    return PASSED
 
 
 Elements = Callable[[TensorSpec, torch.Tensor], torch.Tensor]
