@@ -42,7 +42,9 @@ def track(said: list[str], boxes: int, arms: int, failing: Sequence[int] = ()) -
     )
     mixtures: Any = SimpleNamespace(draw_hard=lambda: None)
     arm: Any = None
-    found = Track(SimpleNamespace(), made, (arm,) * arms, mixtures, random.Random(0))  # type: ignore[arg-type]
+    case: Any = SimpleNamespace()
+    nursery: Any = None
+    found = Track(case, made, (arm,) * arms, mixtures, random.Random(0), nursery)
     found.places = [(place % boxes, place // boxes) for place in range(arms)]
     return found
 

@@ -73,30 +73,33 @@ class SharedMemory:
         access = driver.CUmemAccessDesc()
         access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         access.location.id = self.index
-        for is_open, run in groupby(range(len(self.sizes)), key=lambda place: place in parts):
-            first, *rest = run
-            if any(self.opened[place] != is_open for place in (first, *rest)):
+        wanted = [place in parts for place in range(len(self.sizes))]
+        for is_open, places in _runs(wanted):
+            if any(self.opened[place] != is_open for place in places):
                 access.flags = usual if is_open else kinds.CU_MEM_ACCESS_FLAGS_PROT_NONE
-                size = sum(self.sizes[first : first + 1 + len(rest)])
-                _checked(
-                    driver.cuMemSetAccess(self.starts[first], size, [access], 1), "allow or refuse access"
-                )
-        self.opened = [place in parts for place in range(len(self.sizes))]
+                start, end = self._span(places)
+                _checked(driver.cuMemSetAccess(start, end - start, [access], 1), "allow or refuse access")
+        self.opened = wanted
 
     def touch(self) -> None:
         """Read a byte of every open page: who changes what may be reached makes the device forget where it lies.
 
-        Part by part, in the order of their addresses: a list on the device would tell device code which are open.
+        In the order of their addresses: a list on the device would tell device code which are open. Neighbours at once:
+        part by part it was 2.3 of the 3.7 ms that a replay of 60 calls took.
         """
-        for pages, is_open in zip(self._pages, self.opened, strict=True):
+        for is_open, places in _runs(self.opened):
             if is_open:
-                pages.sum()
+                start, end = (address - self.address for address in self._span(places))
+                self._pages[start // UNIT : -(-end // UNIT)].sum()
+
+    def _span(self, places: Sequence[int]) -> tuple[int, int]:
+        """Return where neighbouring allocations start and end."""
+        return self.starts[places[0]], self.starts[places[-1]] + self.sizes[places[-1]]
 
     @cached_property
-    def _pages(self) -> list[Any]:
-        """Return a byte of every page, part by part: making a view takes longer than reading it."""
-        parts = zip(self.starts, self.sizes, strict=True)
-        return [self.bytes_view(start - self.address, size)[::UNIT] for start, size in parts]
+    def _pages(self) -> Any:
+        """Return a byte of every page, open or not: making a view takes longer than reading it."""
+        return self.bytes_view(0, self.nbytes)[::UNIT]
 
     def bytes_view(self, offset: int, length: int) -> Any:
         """Return bytes of the range as a tensor on the GPU."""
@@ -124,6 +127,11 @@ class SharedMemory:
         _checked(driver.cuMemAddressFree(self.address, self.nbytes), "free addresses")
         for handle in self.handles:
             _checked(driver.cuMemRelease(handle), "release memory")
+
+
+def _runs(flags: Sequence[bool]) -> list[tuple[bool, list[int]]]:
+    """Return the places of neighbours that are alike, run by run."""
+    return [(flag, list(run)) for flag, run in groupby(range(len(flags)), key=flags.__getitem__)]
 
 
 def _entered(index: int) -> None:

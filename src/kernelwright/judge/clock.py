@@ -210,7 +210,8 @@ def _comparison(
                 times=tuple(pairs),
             )
         )
-    ratio, low, high = _interval(lane.log_ratios, rng)
+    if len(cases) > 1:  # else it is the case's own
+        ratio, low, high = _interval(lane.log_ratios, rng)
     slower, told = lane.now.slower_case, by_name(telemetry)
     return Comparison(
         incumbent_hash=incumbent.candidate.hash,

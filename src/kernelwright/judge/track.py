@@ -23,7 +23,7 @@ from kernelwright.core.case import Case
 from kernelwright.core.errors import ServiceDied
 from kernelwright.core.messages.runner import Call, Region, Time, TimedArm
 from kernelwright.judge.arena import once
-from kernelwright.judge.children import Lost
+from kernelwright.judge.children import Lost, Service
 from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.fresh import Mixtures
@@ -85,14 +85,14 @@ class Track:
     arms: tuple[TimedArm, ...]
     mixtures: Mixtures
     rng: random.Random
+    nursery: Service
+    """Where its launchers were born."""
     heats: int = 0
     places: Sequence[tuple[int, int]] = ()
     """In which box each arm is in this heat, and its number there: one box can be faster than another by its memory."""
 
     def load(self) -> None:
         """Put the arms into boxes by lot, or the only one in turn, and have them loaded anew."""
-        self.mixtures.draw_hard()
-        self.refill()
         count = len(self.boxes)
         lots = self.rng.sample(range(max(count, len(self.arms))), len(self.arms))
         if len(self.arms) == 1:
@@ -100,6 +100,8 @@ class Track:
                 self.heats % count
             ]  # in turn: by lot, one certificate in eight came from one launcher alone
         self.places = [(lot % count, lot // count) for lot in lots]
+        self.mixtures.draw_hard()
+        self.refill()
         for rank in range(-(-len(self.arms) // count)):
             self._all_asked(
                 {
@@ -114,12 +116,12 @@ class Track:
         first, *others = self.boxes
         size = len(first.filled)
         now = dealt(size, spared_of(size), self.rng)
-        for call in first.filled:
-            for name, tensor in call.items():
-                self.mixtures.fill(name, tensor)
+        self.mixtures.fill_all(first.filled)
         now = now._replace(hard=self.mixtures.harden(first.filled, now.made))
-        for other in others:
-            other.inputs.copy_(first.inputs)
+        used = {box for box, _ in self.places}
+        for number, other in enumerate(others, start=1):
+            if number in used:
+                other.inputs.copy_(first.inputs)
         torch.cuda.synchronize()
         return now
 
