@@ -126,6 +126,18 @@ def test_a_null_model_that_has_no_answer_is_not_asked_for_one_again(
     assert len(looks) == len(testable.PLAIN), "one look at the only case with either kind of numbers decides"
 
 
+@pytest.mark.parametrize(("cols", "passes"), [(1, True), (96, False)])
+def test_one_size_with_two_kinds_of_numbers_is_one_case_where_there_are_more(
+    room: Judge, monkeypatch: pytest.MonkeyPatch, cols: int, passes: bool
+) -> None:
+    own, other = (softmax.case({"rows": 64, "cols": count}, DType.FP32) for count in (128, cols))
+    problem = Problem(op="softmax", cases=(own,), device=cpu_device())
+    pairs = [((case, kind), case is own) for kind in testable.PLAIN for case in (own, other)]
+    monkeypatch.setattr(testable, "_pairs", lambda _: pairs)
+    found = testable.survivor(bench_of(room, problem))
+    assert ("'constant'" in (found or "")) is passes, found
+
+
 def test_a_right_answer_is_no_null_model() -> None:
     case = rmsnorm.public_cases()[3]
     known = evidence("rmsnorm", case)

@@ -20,7 +20,7 @@ from kernelwright.judge.stages.bench import (
 from kernelwright.judge.stages.checks import answers_to, depth_of
 
 KILLS = 2
-"""Cases that must refuse a null model, one of them the problem's own."""
+"""Cases that must refuse a null model, one of them the problem's own; of one size alone, with either kind of numbers."""
 ROUNDS = 4
 """Fresh draws before a null model counts as a survivor: one number per case may be right by luck."""
 PLAIN = (Distribution.SIGNED, Distribution.SCALED)
@@ -56,7 +56,9 @@ class _Tally:
 
     @property
     def is_settled(self) -> bool:
-        return len(self.killed) >= KILLS and (self.own_killed or not self.own_met)
+        sizes, met = ({case for case, _ in pairs} for pairs in (self.killed, self.met))
+        is_enough = len(self.killed) >= KILLS and len(sizes) >= min(KILLS, len(met))
+        return is_enough and (self.own_killed or not self.own_met)
 
 
 def survivor(bench: Bench) -> str | None:
