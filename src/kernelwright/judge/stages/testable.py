@@ -20,7 +20,8 @@ from kernelwright.judge.stages.bench import (
 from kernelwright.judge.stages.checks import answers_to, depth_of
 
 KILLS = 2
-"""Cases that must refuse a null model, one of them the problem's own; of one size alone, with either kind of numbers."""
+"""Cases that must refuse a null model, one of them the problem's own; of one size alone, with either kind of
+numbers."""
 ROUNDS = 4
 """Fresh draws before a null model counts as a survivor: one number per case may be right by luck."""
 PLAIN = (Distribution.SIGNED, Distribution.SCALED)
