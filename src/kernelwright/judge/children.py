@@ -13,9 +13,10 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
@@ -72,7 +73,15 @@ def _python(module: str, *arguments: str) -> list[str]:
 class Service:
     """A trusted child on the other end of a socket pair."""
 
-    def __init__(self, name: str, module: str, home: Path, threads: int, *arguments: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        home: Path,
+        threads: int,
+        *arguments: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.name = name
         self.sandbox = ""
         """Names of the layers around the last runner born here, as that runner found them in force."""
@@ -81,6 +90,8 @@ class Service:
         self.paddock: Paddock | None = None
         """Launchers that wait for the next race, once there was one."""
         self.command = (module, home, threads, arguments)
+        self.environment = environment
+        """What its process finds beside the few names every child gets."""
         self._start()
 
     def _start(self) -> None:
@@ -91,7 +102,7 @@ class Service:
         self.process = subprocess.Popen(
             _python(module, str(theirs.fileno()), *arguments),
             pass_fds=(theirs.fileno(),),
-            env=child_environment(os.environ, PACKAGE_ROOT, home, threads),
+            env={**child_environment(os.environ, PACKAGE_ROOT, home, threads), **self.environment},
             cwd=home,
             stdin=subprocess.DEVNULL,
             stdout=self.log,

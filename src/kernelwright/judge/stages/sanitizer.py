@@ -4,22 +4,13 @@ A sanitized library wants its runtime loaded before everything else, so its runn
 that was started with it. Guard pages and the sandbox are those of every runner.
 """
 
-import os
-import socket
-import subprocess
-import sys
-import tempfile
-from collections import deque
-from pathlib import Path
-
 from kernelwright.backends import cpp
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case, Distribution, Layout
-from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.verdict import Status
-from kernelwright.judge.children import PACKAGE_ROOT, Lost, Runner, Service
+from kernelwright.judge.children import Lost, Runner, Service
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.runners import ForkedRunner
 from kernelwright.judge.stages.bench import (
@@ -47,27 +38,6 @@ OPTIONS = {
 }
 EXCEPTIONS = "libstdc++.so.6"
 """Loaded with the runtime, which looks once, when it starts, for what throws: found later, it ends the process."""
-
-
-class SanitizedNursery(Service):
-    """A nursery whose runners can load sanitized libraries."""
-
-    def __init__(self, home: Path, threads: int, runtime: Path) -> None:
-        self.name, self.sandbox, self.spares = "nursery", "", deque()
-        self.channel, theirs = socket.socketpair()
-        self.log = tempfile.TemporaryFile(dir=home)
-        environment = child_environment(os.environ, PACKAGE_ROOT, home, threads)
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-m", "kernelwright.worker.nursery", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            env={**environment, **OPTIONS, "LD_PRELOAD": f"{runtime} {EXCEPTIONS}"},
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=self.log,
-            stderr=self.log,
-            start_new_session=True,
-        )
-        theirs.close()
 
 
 def sanitize(bench: Bench) -> Told:
@@ -98,7 +68,9 @@ def _sanitize_native(bench: Bench) -> Found:
     groups: dict[str, list[Case]] = {}
     for case in odd_cases(bench):
         groups.setdefault(bench.build_key(case), []).append(case)
-    nursery = SanitizedNursery(bench.home, bench.problem.device.units, runtime)
+    watched = OPTIONS | {"LD_PRELOAD": f"{runtime} {EXCEPTIONS}"}
+    threads = bench.problem.device.units
+    nursery = Service("nursery", "kernelwright.worker.nursery", bench.home, threads, environment=watched)
     checked = 0
     try:
         for cases in groups.values():
