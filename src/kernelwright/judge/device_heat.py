@@ -28,7 +28,6 @@ from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.execution import collect, compile_ahead, compile_cases
 from kernelwright.judge.fresh import Mixtures
 from kernelwright.judge.heat import Start, TimingFailed
-from kernelwright.judge.paddock import Paddock
 from kernelwright.judge.passes import SPARED
 from kernelwright.judge.runners import launched
 from kernelwright.judge.stages import Bench, Failure
@@ -37,7 +36,7 @@ from kernelwright.judge.track import Box, Track
 ROUNDS, RACE_ROUNDS = 4, 2
 """There and back: every arm is replayed twice as often in one heat. A race has heats enough,
 and those of one kernel vary by 0.1 to 0.4 %; half of the work of a heat is done anew for every pass."""
-HEATS_PER_LAUNCHER = 48
+HEATS_PER_LAUNCHER = 16
 """Arms change launchers with every heat: a faster launcher is as often one arm's as another's."""
 LEAST_CALLS, MOST_CALLS = 2, 80
 GRAPH_SECONDS, GRAPH_BYTES, MEMORY_SHARE = 0.6e-3, 3 << 30, 32
@@ -87,7 +86,7 @@ class DeviceHeats:
     """All heats of one race, or of one certified timing.
 
     With `boxes` so many launchers serve all arms: one will do for a look, which keeps nothing and whose arms are of one
-    source; what is timed alone changes between several. Those of a race wait for the next one (`judge/paddock.py`).
+    source; what is timed alone changes between several.
     """
 
     def __init__(
@@ -102,20 +101,15 @@ class DeviceHeats:
         """Of every case: a launcher's memory ends with it, the draws it saw may serve the next."""
         self.arms: dict[tuple[str, str], TimedArm] = {}
         """By case and candidate."""
-        self.memory_bytes = 0
 
     def __enter__(self) -> "DeviceHeats":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        tracks, self.tracks = self.tracks, {}
+    def __exit__(self, *_: object) -> None:
         with ExitStack() as stack:
-            for track in tracks.values():
-                # Whoever fails may have broken a launcher, and a track without boxes has nothing to wait with.
-                if any(error) or self.boxes or not track.boxes:
-                    stack.callback(track.close)
-                else:
-                    stack.callback(_paddock(track.nursery).leave, track, self.memory_bytes)
+            for track in self.tracks.values():
+                stack.callback(track.close)
+            self.tracks.clear()
         # What torch keeps of it for later is missing to the launchers of the next race, which are other processes.
         with suppress(
             RuntimeError
@@ -159,21 +153,19 @@ class DeviceHeats:
 
     def _track(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
         """Return the boxes of a case, fresh ones every few heats; whoever leaves a race leaves his to the others."""
-        key, first = (case.hash, start), benches[0]
-        if key not in self.tracks:
-            self._compile(case, benches)
-            nursery = self.starts[start](first) if self.starts else first.nursery
-            self.memory_bytes = first.problem.device.memory_bytes
-            if sum(one.nbytes for one in self.tracks.values()) > self.memory_bytes // KEPT_SHARE:
-                self._close()
-            self.tracks[key] = self._waiting(case, first, size, nursery) or self._empty(case, first, nursery)
-        track = self.tracks[key]
-        if track.heats >= HEATS_PER_LAUNCHER:
-            track.close()
-            track.boxes, track.heats = (), 0
-        arms = tuple(self._arms_of(benches, case))
-        self._open(track, (self.boxes or len(arms)) - len(track.boxes), size, first)
-        track.arms = arms
+        key = (case.hash, start)
+        track = self.tracks.get(key)
+        if track and track.heats >= HEATS_PER_LAUNCHER:
+            self.tracks.pop(key).close()
+            track = None
+        if track is None:
+            if (
+                sum(one.nbytes for one in self.tracks.values())
+                > benches[0].problem.device.memory_bytes // KEPT_SHARE
+            ):
+                self.__exit__()
+            track = self.tracks[key] = self._opened(case, benches, size, start)
+        track.arms = tuple(self._arms_of(benches, case))
         track.heats += 1
         return track
 
@@ -187,51 +179,25 @@ class DeviceHeats:
         for rival in self.rivals:
             yield TimedArm(name=rival.name, kind=rival.kind, source=rival.source, mode=rival.mode)
 
-    def _compile(self, case: Case, benches: Sequence[Bench]) -> None:
-        """Begin with the kernels of all arms, on all cores."""
+    def _opened(self, case: Case, benches: Sequence[Bench], size: int, start: int) -> Track:
+        first = benches[0]
         for bench in benches:
             if bench.is_planned:
                 compile_ahead(bench.candidate, [case], bench.problem.device, bench.builds)
-
-    def _waiting(self, case: Case, first: Bench, size: int, nursery: Service) -> Track | None:
-        """Return the track that waits for a case, to be filled with draws of this race's own."""
-        if self.boxes or not (track := _paddock(nursery).take(case.hash, size, first.problem.device.index)):
-            return None
-        track.mixtures, track.rng = self._mixtures(case, first), first.rng
-        return track
-
-    def _empty(self, case: Case, first: Bench, nursery: Service) -> Track:
-        return Track(case, (), (), self._mixtures(case, first), first.rng, nursery)
-
-    def _mixtures(self, case: Case, first: Bench) -> Mixtures:
-        if case.hash not in self.mixtures:
-            self.mixtures[case.hash] = Mixtures(case, first.where, first.rng)
-        return self.mixtures[case.hash]
-
-    def _open(self, track: Track, count: int, size: int, bench: Bench) -> None:
-        """Open so many boxes more."""
+        arms = tuple(self._arms_of(benches, case))
+        nursery = self.starts[start](first) if self.starts else first.nursery
         with ExitStack() as stack:
             boxes = []
-            for _ in range(count):
-                boxes.append(opened(track.case, size, bench, track.nursery))
+            for _ in range(self.boxes or len(arms)):
+                boxes.append(opened(case, size, first, nursery))
                 stack.callback(boxes[-1].close)
             # All are started before the first is waited for: a context takes longer than a heat.
             for box in boxes:
                 box.wait()
+            if case.hash not in self.mixtures:
+                self.mixtures[case.hash] = Mixtures(case, first.where, first.rng)
             stack.pop_all()
-        track.boxes += tuple(boxes)
-
-    def _close(self) -> None:
-        with ExitStack() as stack:
-            for track in self.tracks.values():
-                stack.callback(track.close)
-            self.tracks.clear()
-
-
-def _paddock(nursery: Service) -> Paddock:
-    """Return where tracks of a nursery's launchers wait."""
-    nursery.paddock = nursery.paddock or Paddock()
-    return nursery.paddock
+        return Track(case, tuple(boxes), arms, self.mixtures[case.hash], first.rng)
 
 
 def opened(case: Case, size: int, bench: Bench, nursery: Service) -> Box:

@@ -165,8 +165,6 @@ class Judge:
         """Return the verdict on one candidate."""
         keeper = Keeper(self.progress)
         bench = replace(self.bench(problem, candidate, profile), keeper=keeper)
-        if profile is Profile.SHIP:
-            self.nurseries.vacate()  # tensors of more than 2^31 elements are next
         with _drawing_on(bench), closing(keeper):
             return self._evaluated(bench, keeper, profile)
 
@@ -313,8 +311,6 @@ class Judge:
             for challenger, before in zip(request.challengers, earlier, strict=True)
         ]
         count, part_s = CONFIRMING_STARTS if request.confirm else 0, 0.0
-        if request.confirm:
-            self.nurseries.vacate()  # the user's model is next on the device, in a process of its own
         extra = [Nurseries(self.home, self.settings.threads) for _ in range(count)]
         if incumbent.is_launched:
             for nurseries in extra:

@@ -40,11 +40,6 @@ class Nurseries:
             )
         return self.started[kind]
 
-    def vacate(self) -> None:
-        """Close the launchers that wait for the next race: somebody is about to need the device's memory."""
-        for service in self.started.values():
-            service.vacate()
-
     def close(self) -> None:
         """Kill them and everything born there; the next candidate finds fresh ones."""
         for service in self.started.values():

@@ -89,14 +89,19 @@ def wrongly_answered(
         chosen |= set(rng.sample(now.made, count))
     for number in chosen:
         _, first, bench = judged[0]
-        answers = answers_to(bench, first, number)
+        answers, known = answers_to(bench, first, number), None
         for place, arena, bench in judged:
-            # A narrow miss on a hard draw is looked at again, as it is where those are tried.
-            again = drawn(bench, case, now.hard.kind) if number == now.hard.call else None
-            # What the first wrote has passed by now. Of a large output a check takes a hundred times as long as this.
-            is_known = arena is not first and is_same(arena, first, number, case)
+            # Of a large output a comparison takes a hundred times as long as finding that it is one that passed.
+            is_known = known is not None and is_same(arena, known, number, case)
             check = _passed if is_known else None
-            if failure := check_answers(bench, arena, number, answers, again=again, check=check):
+            failure = check_answers(bench, arena, number, answers, check=check)
+            if failure is None:
+                known = known or arena
+            elif number == now.hard.call:
+                # A narrow miss on a hard draw is looked at again, as it is where those are tried.
+                again = drawn(bench, case, now.hard.kind)
+                failure = check_answers(bench, arena, number, answers, again=again)
+            if failure:
                 return place, failure
     return None
 

@@ -79,7 +79,8 @@ def survivor(bench: Bench) -> str | None:
         tallies = {model: tally for model, tally in tallies.items() if tally.met}
     for model, tally in tallies.items():
         if not tally.is_settled:
-            where = "the problem's own cases" if len(tally.killed) >= KILLS else f"{len(tally.met)} cases"
+            is_elsewhere = len(tally.killed) >= KILLS and not tally.own_killed
+            where = "the problem's own cases" if is_elsewhere else f"{len(tally.met)} cases"
             return f"the null model {model.value!r} passes for a right answer on {where}"
     return None
 
