@@ -4,12 +4,15 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from kernelwright.core import plugins
 from kernelwright.core.case import DType
+from kernelwright.core.messages.runner import Time, TimedArm
 from kernelwright.core.plan import BufferArg, Launch, kernel_unit
+from kernelwright.worker import device
 from kernelwright.worker.launcher import Modules
 
 SHARED, CLUSTER = "shared", "cluster"
@@ -62,3 +65,19 @@ def test_a_kernel_may_have_the_shared_memory_every_launch_asks_for(
         modules.kernel(launch(kilobytes << 10), case)
     # A smaller size after a larger one must not take from it, and what any kernel may have needs no word.
     assert asked == [(SHARED, 48 << 10), (SHARED, 56 << 10), (SHARED, 112 << 10)]
+
+
+def test_the_kernels_of_an_arm_go_when_another_takes_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what every module keeps in memory of its own piles up, heat after heat."""
+    said: list[str] = []
+    for name in ("synchronize", "empty_cache"):
+        monkeypatch.setattr(device.torch.cuda, name, lambda name=name: said.append(name))
+    kernels = SimpleNamespace(unload=lambda: said.append("unload"))
+    launcher: Any = object.__new__(device.Launcher)
+    launcher.graph, launcher.arms, launcher.kernels = "graph", {0: ["call"], 1: ["call"]}, {0: kernels}
+    launcher.job, launcher.inputs = SimpleNamespace(calls=[1, 2]), SimpleNamespace(sizes=[1])
+    launcher._loaded = lambda arm, place: said.append(f"load {arm.name} at {place}") or ["new"]
+    for place in (0, 1):
+        launcher.time(Time(load=TimedArm(name="b", kind="plan"), arm=place))
+    assert said == ["synchronize", "unload", "empty_cache", "load b at 0", "empty_cache", "load b at 1"]
+    assert (launcher.graph, launcher.arms) == (None, {0: ["new"], 1: ["new"]})

@@ -73,6 +73,8 @@ class Launcher:
         self.made: Sequence[int] = ()
         """The calls of the graph."""
         self.arms: dict[int, list[Callable[[], Any]]] = {}
+        self.kernels: dict[int, Modules] = {}
+        """Those of every arm that has a plan."""
         self.prepared: dict[int, Callable[[], None]] = {}
         self.baselines: dict[TimedArm, Callable[..., Any]] = {}
 
@@ -82,7 +84,8 @@ class Launcher:
         self.captured = self.graph = None
         for held in (self.arms, self.prepared, self.baselines):
             held.clear()
-        self.modules.unload()
+        for modules in (self.modules, *self.kernels.values()):
+            modules.unload()
         for slab in self.slabs.values():
             slab.close()
         torch.cuda.empty_cache()
@@ -162,8 +165,11 @@ class Launcher:
             self.graph = None
             self._open_only(range(len(self.job.calls)))
             self.arms.pop(order.arm, None)
+            if before := self.kernels.pop(order.arm, None):
+                torch.cuda.synchronize()
+                before.unload()
             torch.cuda.empty_cache()
-            self.arms[order.arm] = self._loaded(order.load)
+            self.arms[order.arm] = self._loaded(order.load, order.arm)
         if order.calls:
             self.graph, self.made = None, order.calls
             self._open_only(order.calls)
@@ -200,12 +206,12 @@ class Launcher:
             torch.cuda.synchronize()
             self.inputs.open_only(set(calls))
 
-    def _loaded(self, arm: TimedArm) -> list[Callable[[], Any]]:
+    def _loaded(self, arm: TimedArm, place: int) -> list[Callable[[], Any]]:
         """Return what makes each call of the job by one arm, loaded anew and warmed up."""
         closures: list[Callable[[], Any]] = []
         numbers = range(len(self.job.calls))
         if arm.kind == "plan":
-            modules = Modules(Path(arm.folder))
+            modules = self.kernels[place] = Modules(Path(arm.folder))
             # Calls follow each other: as in a model, they share their workspaces.
             spaces: dict[str, torch.Tensor] = {}
             closures += [self.prepare(arm.plan, modules, number, spaces).run for number in numbers]
