@@ -43,8 +43,7 @@ def track(said: list[str], boxes: int, arms: int, failing: Sequence[int] = ()) -
     mixtures: Any = SimpleNamespace(draw_hard=lambda: None)
     arm: Any = None
     case: Any = SimpleNamespace()
-    nursery: Any = None
-    found = Track(case, made, (arm,) * arms, mixtures, random.Random(0), nursery)
+    found = Track(case, made, (arm,) * arms, mixtures, random.Random(0))
     found.places = [(place % boxes, place // boxes) for place in range(arms)]
     return found
 

@@ -43,7 +43,6 @@ from kernelwright.core.messages.runner import (
 from kernelwright.core.verdict import Status
 
 if TYPE_CHECKING:
-    from kernelwright.judge.paddock import Paddock
     from kernelwright.judge.runners import LaunchedRunner
 
 Message = TypeVar("Message")
@@ -87,8 +86,6 @@ class Service:
         """Names of the layers around the last runner born here, as that runner found them in force."""
         self.spares: deque[LaunchedRunner] = deque()
         """Launchers started ahead, oldest first: making a context takes longer than many a stage."""
-        self.paddock: Paddock | None = None
-        """Launchers that wait for the next race, once there was one."""
         self.command = (module, home, threads, arguments)
         self.environment = environment
         """What its process finds beside the few names every child gets."""
@@ -117,11 +114,6 @@ class Service:
         self.spares.clear()
         self._start()
 
-    def vacate(self) -> None:
-        """Close the launchers that wait for the next race: somebody needs the memory."""
-        if self.paddock:
-            self.paddock.close()
-
     def ask(self, message: BaseModel, descriptors: list[int], kind: TypeAdapter[Message]) -> Message:
         """Send a message with descriptors and return the answer."""
         try:
@@ -141,7 +133,6 @@ class Service:
 
     def close(self) -> None:
         """Kill the child and everything it started."""
-        self.vacate()
         for spare in self.spares:
             with suppress(ServiceDied):
                 spare.__exit__()

@@ -36,8 +36,9 @@ from kernelwright.judge.track import Box, Track
 ROUNDS, RACE_ROUNDS = 4, 2
 """There and back: every arm is replayed twice as often in one heat. A race has heats enough,
 and those of one kernel vary by 0.1 to 0.4 %; half of the work of a heat is done anew for every pass."""
-HEATS_PER_LAUNCHER = 16
-"""Arms change launchers with every heat: a faster launcher is as often one arm's as another's."""
+HEATS_PER_LAUNCHER = 48
+"""Arms change launchers with every heat: a faster launcher is as often one arm's as another's. With sixteen, two fifths
+of a race of sixteen arms went into opening launchers and closing them again."""
 LEAST_CALLS, MOST_CALLS = 2, 80
 GRAPH_SECONDS, GRAPH_BYTES, MEMORY_SHARE = 0.6e-3, 3 << 30, 32
 """How long a graph should take, or what its calls move if no data sheet tells the time, but for a small part of the

@@ -23,7 +23,7 @@ from kernelwright.core.case import Case
 from kernelwright.core.errors import ServiceDied
 from kernelwright.core.messages.runner import Call, Region, Time, TimedArm
 from kernelwright.judge.arena import once
-from kernelwright.judge.children import Lost, Service
+from kernelwright.judge.children import Lost
 from kernelwright.judge.device_arena import TrackArena
 from kernelwright.judge.execution import LOAD_SECONDS
 from kernelwright.judge.fresh import Mixtures
@@ -85,8 +85,6 @@ class Track:
     arms: tuple[TimedArm, ...]
     mixtures: Mixtures
     rng: random.Random
-    nursery: Service
-    """Where its launchers were born."""
     heats: int = 0
     places: Sequence[tuple[int, int]] = ()
     """In which box each arm is in this heat, and its number there: one box can be faster than another by its memory."""
