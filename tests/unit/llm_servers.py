@@ -45,6 +45,7 @@ class Scripted(ThreadingHTTPServer):
         self.headers_seen: list[dict[str, str]] = []
         self.paths: list[str] = []
         self.lock = threading.Lock()
+        self.was_asked = threading.Event()
 
     @property
     def spec(self) -> str:
@@ -71,6 +72,7 @@ class Handler(BaseHTTPRequestHandler):
             self.server.paths.append(self.path)
             self.server.headers_seen.append({name.lower(): value for name, value in self.headers.items()})
             say = self.server.answers.pop(0) if self.server.answers else error(418, "nothing left to say")
+        self.server.was_asked.set()
         time.sleep(say.delay_s)
         body = say.body if say.body is not None else json.dumps(_shaped(self.server.protocol, say)).encode()
         self.send_response(say.status)

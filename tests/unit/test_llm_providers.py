@@ -340,7 +340,7 @@ def test_offline_allows_servers_on_this_machine_alone():
 def test_a_question_nobody_waits_for_ends_at_once_and_closes_its_connection(protocol):
     halt = Halt()
     with serving(protocol, Say("late", delay_s=60.0)) as there:
-        threading.Timer(0.3, halt.give).start()
+        threading.Thread(target=lambda: (there.was_asked.wait(60), halt.give())).start()
         began = time.monotonic()
         with pytest.raises(errors.LlmCancelled, match="told to stop"):
             server_of(there.spec)[0].ask(replace(ASKED, halt=halt))
@@ -353,7 +353,7 @@ def test_a_question_nobody_waits_for_ends_at_once_and_closes_its_connection(prot
 def test_the_wait_for_a_busy_server_ends_at_once_too():
     halt = Halt()
     with serving("openai", error(429, "slow down", retry_after="30")) as there:
-        threading.Timer(0.3, halt.give).start()
+        threading.Thread(target=lambda: (there.was_asked.wait(60), halt.give())).start()
         began = time.monotonic()
         with pytest.raises(errors.LlmCancelled):
             connect(parse_spec(there.spec), {}).ask(replace(ASKED, halt=halt))

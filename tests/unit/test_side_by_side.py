@@ -1,6 +1,7 @@
 """Several judges, each on an equal GPU of its own: asked side by side, journalled in the order of the tree."""
 
 import os
+import time
 import subprocess
 import sys
 import tempfile
@@ -275,7 +276,9 @@ def test_what_a_judge_is_to_see_is_in_the_environment_of_its_process() -> None:
     # `code` is Python's own prompt: it waits for its input, and its environment can be read meanwhile.
     child = Child("judge", "code", 1, seeing={"CUDA_VISIBLE_DEVICES": "1,0"})
     try:
-        told = Path(f"/proc/{child.process.pid}/environ").read_bytes().split(b"\0")
+        place = Path(f"/proc/{child.process.pid}/environ")
+        while not (told := place.read_bytes().split(b"\0"))[0] and child.process.poll() is None:
+            time.sleep(0.01)  # the process is there a moment before its environment is
     finally:
         child.close()
     assert b"CUDA_VISIBLE_DEVICES=1,0" in told
