@@ -347,6 +347,20 @@ def test_a_problem_that_was_given_up_is_taken_up_when_another_learns_something(m
     assert next_problem(fold(again)) is None
 
 
+def test_a_gain_in_another_language_is_no_reason_to_take_a_problem_up(make) -> None:
+    large, small = two(make)
+    own = challenger(make, small, 0, 0.9)
+    stuck = ProblemEnded(problem_hash=small.hash, rule="stuck", reason="5 in a row")
+    ended = ProblemEnded(problem_hash=large.hash, rule="time", reason="2 h")
+    gain = challenger(make, large, 1, 1.5)
+    lesson = gain[-1].lesson
+    others = gain[-1].model_copy(update={"lesson": lesson.model_copy(update={"backend": "triton"})})
+    before = [*baseline(make, large), *baseline(make, small), *own, stuck]
+    assert lesson.backend == own[0].candidate.backend
+    assert next_problem(fold([*before, *gain, ended])) == small.hash
+    assert next_problem(fold([*before, *gain[:-1], others, ended])) is None
+
+
 def test_a_shorter_kernel_of_equal_speed_is_kept_and_a_slower_one_is_not(make, problem: Problem) -> None:
     long = make.candidate("int kernel_fn() { int a = 1; int b = 2; int c = 3; return a + b + c; }")
     short = make.candidate("int kernel_fn() { return 6; }")

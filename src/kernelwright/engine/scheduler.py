@@ -1,5 +1,6 @@
 """Which problem next: the end-to-end time still to win, times how the search of it has gone lately."""
 
+from kernelwright.core.candidate import Origin
 from kernelwright.core.lesson import Teaching
 from kernelwright.core.search import nodes_of
 from kernelwright.core.tree import Tree
@@ -14,7 +15,7 @@ NEWS = 2.0
 def next_problem(tree: Tree) -> str | None:
     """Return the problem whose turn it is; None if the search of all of them has ended.
 
-    One that was given up is taken up again when another one of the same op has learnt something since.
+    One that was given up is taken up again when another one of the same op and language has learnt something since.
     """
     open_ones = [
         key
@@ -46,10 +47,13 @@ def promise(tree: Tree, key: str) -> float:
 
 
 def has_news(tree: Tree, key: str) -> bool:
-    """Tell whether another problem of the same op has learnt something since this one was last worked on."""
+    """Tell whether another problem of the op has learnt something in a language of this one since its last turn."""
     own = {found.hash for node in nodes_of(tree, key) for found in node.comparisons}
+    kernels = [one.candidate for one in nodes_of(tree, key) if one.candidate.origin is Origin.AUTHOR]
+    languages = {one.backend for one in kernels}
     return any(
         lesson.op == tree.problems[key].op
+        and (not languages or lesson.backend in languages)
         and lesson.teaching is Teaching.GAIN
         and not own.intersection(lesson.evaluations)
         for lesson in tree.lessons[tree.quests[key].heard :]
