@@ -11,9 +11,19 @@ from kernelwright.agents import command
 from kernelwright.core.brief import Answer, Brief
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.errors import DeviceBusy, DeviceLost, DiskFull, KernelwrightError, ScratchFull
-from kernelwright.core.events import ExpansionAnswered, RunEnded
+from kernelwright.core.events import (
+    Body,
+    CandidateProposed,
+    ExpansionAnswered,
+    Noted,
+    ProblemFound,
+    RunEnded,
+)
+from kernelwright.core.expansion import Allowance
 from kernelwright.core.messages.progress import Fault
 from kernelwright.core.problem import Problem
+from kernelwright.core.search import rng_at
+from kernelwright.core.tree import fold
 from kernelwright.core.verdict import Evaluation, Profile
 from kernelwright.engine import loop
 from kernelwright.engine.service import raise_fault
@@ -136,7 +146,25 @@ def test_what_no_candidate_is_to_blame_for_ends_the_run_with_its_reason_and_the_
     carry_out(folder, landscape, "mcts")
     after = events_of(folder)
     assert after[: len(before)] == before
+    carry_out(tmp_path / "whole", landscape, "mcts")
+    rest = [event.body for event in after if event is not after[len(before) - 1]]
+    assert rest == [event.body for event in events_of(tmp_path / "whole")], (
+        "it decides as if nothing had been"
+    )
     tree = Journal.open(folder).tree()
     assert tree.ended is not None and not tree.ended.failed
     best = tree.nodes[landscape.problem.hash, tree.best[landscape.problem.hash]].candidate
     assert best.choices[-1].values == {"UNROLL": 8, "BLOCK": 128, "two_pass": True}
+
+
+def test_an_interruption_changes_nothing_of_what_is_drawn_next(make) -> None:
+    problem = make.problem()
+    first = CandidateProposed(problem_hash=problem.hash, candidate=make.baseline())
+    told = [RunEnded(reason="the device is gone", failed=True), Noted(text="a judge is given up")]
+    wanted = Allowance(problem_hash=problem.hash, expansions=1)
+
+    def drawn(*bodies: Body) -> float:
+        return rng_at(fold([ProblemFound(problem=problem), *bodies]), wanted, 7).random()
+
+    assert drawn(first, *told) == drawn(first)
+    assert drawn() != drawn(first)

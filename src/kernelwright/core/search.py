@@ -206,5 +206,5 @@ def rng_at(tree: Tree, budget: Allowance, seed: int) -> random.Random:
     # Whoever answers has no say in what is drawn: one author draws what a crew draws. Older journals lack the others.
     silent = {"worker", "bold", "backend"}
     asked = [one.model_dump(mode="json", exclude=silent) for one in (*budget.pending, *budget.barren)]
-    sizes = [seed, budget.problem_hash, tree.events, budget.expansions]
+    sizes = [seed, budget.problem_hash, tree.steps, budget.expansions]
     return random.Random(int(digest(canonical_json([sizes, asked])), 16))

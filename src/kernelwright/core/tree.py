@@ -19,6 +19,7 @@ from kernelwright.core.events import (
     LlmAsked,
     ModelRanked,
     ModelVerified,
+    Noted,
     ProblemEnded,
     ProblemFound,
     Profiled,
@@ -146,10 +147,13 @@ class Tree:
     """By problem hash, what came of putting its winner into the model, in that order."""
     verified: ModelVerified | None = None
     events: int = 0
+    steps: int = 0
+    """Events that are steps of the search: not those that tell how it was interrupted."""
 
     def apply(self, body: Body) -> None:
         """Fold one more event in."""
         self.events += 1
+        self.steps += not isinstance(body, RunEnded | Noted)
         match body:
             # The commonest first: a long run is mostly screenings.
             case Screened(screening=screening):
