@@ -76,10 +76,11 @@ def winners(make) -> list[tuple[Winner, ...]]:
     ]  # fmt: skip
 
 
-def added(groups, time):
+def added(groups, time, earlier=()):
     """Return what came of each winner, of the whole, and who stays."""
     events = []
-    verified, stay = added_one_by_one(groups, time, verification, events.extend)
+    known = {event.problem_hash: event for event in earlier}
+    verified, stay = added_one_by_one(groups, time, verification, events.extend, known)
     assert events.pop() == verified
     return events, verified, stay
 
@@ -152,6 +153,38 @@ def test_where_nobody_stays_nothing_is_shipped_and_the_first_attempt_is_told(win
     events, verified, stay = added(winners, bench)
     assert [event.kept for event in events] == [False] * 3
     assert (verified.shipped, verified.winners, stay) == (False, {"p0": "c0"}, [])
+
+
+@pytest.mark.parametrize("gains", [(1.2, 1.1, 1.05), (1.2, 0.9, 1.1), (0.9, 0.9, 0.9)])
+@pytest.mark.parametrize("decided", [1, 2, 3])
+def test_a_run_taken_up_again_times_no_winner_twice_and_verifies_what_stays(winners, gains, decided) -> None:
+    whole, verified, stay = added(winners, Bench(gains))
+    bench = Bench(gains)
+    events, again, stays = added(winners, bench, earlier=whole[:decided])
+    assert [*whole[:decided], *events] == whole
+    assert (again.shipped, again.winners, stays) == (verified.shipped, verified.winners, stay)
+    chosen = tuple(place for place in range(3) if whole[place].kept) or (0,)
+    assert bench.asked[-1] == [chosen], "what stays is verified by times of this sitting"
+    asked = {arm[-1] for batch in bench.asked[:-1] for arm in batch}
+    assert asked >= set(range(decided, 3)) and not asked & {
+        place for place in range(decided) if not whole[place].kept
+    }
+
+
+def test_a_winner_beside_others_than_before_is_timed_anew(winners) -> None:
+    whole, _, _ = added(winners, Bench([1.2, 1.1, 1.05]))
+    bench = Bench([1.2, 1.1, 1.05])
+    added([winners[1], winners[0], winners[2]], bench, earlier=whole)
+    assert bench.asked[0] == [(0,), (0, 1), (0, 1, 2)]
+
+
+def test_torch_compile_counts_where_some_processes_could_not_compile(winners) -> None:
+    times = timed([90.0], compiled=80.0)
+    (row,) = times[0].modes
+    times[0] = times[0].model_copy(update={"modes": (row.model_copy(update={"compiled_us": ()}),)})
+    found = verification(winners[0], times, 0)
+    assert found.compiled_ratio == pytest.approx(80 / 90, rel=0.02)
+    assert not found.shipped
 
 
 def test_a_winner_that_is_never_called_goes(winners) -> None:

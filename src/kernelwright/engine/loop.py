@@ -258,7 +258,7 @@ def verify(run: Run) -> str:
     )
     whole = Whole(request, run.config.model_processes, run.show)
     rule = partial(verification, against=run.config.against)
-    added_one_by_one(groups, partial(timed, whole, groups), rule, run.record)
+    added_one_by_one(groups, partial(timed, whole, groups), rule, run.record, run.tree.tried)
     return _installed(run, groups)
 
 

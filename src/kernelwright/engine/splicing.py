@@ -4,13 +4,15 @@
    of winners side by side: the model without, with the first, with the first two ...; fresh processes repeat it.
 2. A winner stays if outputs hold and the model with it is proven faster than without, or at least not slower where its
    share is too small to be seen in the whole. A winner that goes changes what the next is added to: that is timed anew.
+   A run that is taken up again goes on behind the winners its journal has decided on.
 3. What stays is verified as a whole: outputs, and times against eager, torch.compile and the captured graph without
-   winners. If a winner had to go, in fresh processes: what was chosen by a measurement is not proven by it.
+   winners. If a winner had to go, or an earlier sitting chose one, in fresh processes: what was chosen by a measurement
+   is not proven by it.
 """
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -74,11 +76,14 @@ def added_one_by_one(
     time: Callable[[Sequence[tuple[int, ...]]], list[ModelTimed]],
     rule: Callable[[Sequence[Winner], Sequence[ModelTimed], int], ModelVerified],
     record: Callable[[Sequence[WinnerTried | ModelVerified]], None],
+    earlier: Mapping[str, WinnerTried],
 ) -> tuple[ModelVerified, list[Winner]]:
-    """Add the groups of winners in turn, journal what comes of each, and return the whole and the winners that stay."""
-    kept: tuple[int, ...] = ()
-    went = False
-    rest = tuple(range(len(groups)))
+    """Add the groups of winners in turn, journal what comes of each, and return the whole and the winners that stay.
+
+    What an earlier sitting found of a winner beside the same others, by problem hash, is not asked again.
+    """
+    kept, rest = _taken_up(groups, earlier)
+    is_taken_up, went = len(rest) < len(groups), False
     attempt: ModelVerified | None = None
     while rest:
         arms = [kept] * bool(kept) + [kept + rest[: count + 1] for count in range(min(ARMS, len(rest)))]
@@ -95,10 +100,25 @@ def added_one_by_one(
                 break
             kept = (*kept, group)
     stay = [winner for place in kept for winner in groups[place]]
-    if attempt is None or (stay and went):
-        attempt = rule(stay, time([kept]), 0)
+    if attempt is None or is_taken_up or (stay and went):
+        alone = kept or (0,)  # where nobody stays, the first attempt is told
+        attempt = rule([winner for place in alone for winner in groups[place]], time([alone]), 0)
     record([attempt])
     return attempt, stay
+
+
+def _taken_up(
+    groups: Sequence[tuple[Winner, ...]], earlier: Mapping[str, WinnerTried]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the places of the winners that an earlier sitting found to stay, and of those it did not get to."""
+    kept: tuple[int, ...] = ()
+    for place, (first, *_) in enumerate(groups):
+        known = earlier.get(first.problem_hash)
+        beside = tuple(groups[other][0].candidate_hash for other in kept)
+        if known is None or (known.candidate_hash, known.beside) != (first.candidate_hash, beside):
+            return kept, tuple(range(place, len(groups)))
+        kept = (*kept, place) if known.kept else kept
+    return kept, ()
 
 
 def tried(
@@ -165,9 +185,11 @@ def _verified(
     spliced = [row.spliced_us[arm] for row in rows]
     ratio, low, high = _interval([row.captured_us for row in rows], spliced)
     eager_ratio, eager_low, eager_high = _interval([row.eager_us for row in rows], spliced)
+    # A process in which torch.compile failed says nothing of it; the others do.
+    beside = [(row.compiled_us, mine) for row, mine in zip(rows, spliced, strict=True) if row.compiled_us]
     compiled: Interval | None = None
-    if all(row.compiled_us for row in rows):
-        compiled = _interval([row.compiled_us for row in rows], spliced)
+    if beside:
+        compiled = _interval([theirs for theirs, _ in beside], [mine for _, mine in beside])
     problem, shipped = broken(times, arm), False
     if problem is not None:
         reason = f"outputs drift: {problem.output} on {problem.inputs}: {problem.problem}"
