@@ -1,10 +1,10 @@
 """Several judges, each on an equal GPU of its own: asked side by side, journalled in the order of the tree."""
 
 import os
-import time
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
