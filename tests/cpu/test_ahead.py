@@ -45,6 +45,7 @@ def bench() -> Bench:
         nursery=nobody,
         reference=nobody,
         home=Path(),
+        lock=nobody,
         rng=random.Random(0),
         hidden_shapes=8,
         progress=lambda _: None,

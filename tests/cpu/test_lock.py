@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,6 +116,36 @@ def test_a_child_that_has_not_run_yet_does_not_keep_the_device(tmp_path: Path) -
             assert holder is not None and holder.pid == os.getpid()
     finally:
         os.close(copy)
+
+
+def test_those_who_do_not_time_share_the_device_and_none_is_there_while_somebody_times(
+    tmp_path: Path,
+) -> None:
+    first, second = (DeviceLock(CPU, tmp_path, wait_s=0) for _ in range(2))
+    with first.shared(), second.shared(), pytest.raises(DeviceBusy):
+        DeviceLock(CPU, tmp_path, wait_s=0).__enter__()
+    with other_holder(CPU, tmp_path), pytest.raises(DeviceBusy), first.shared():
+        pass
+
+
+def test_who_waits_to_time_is_not_passed_by_those_who_share(tmp_path: Path) -> None:
+    late = DeviceLock(CPU, tmp_path, wait_s=0)
+    told, held = threading.Event(), threading.Event()
+
+    def time_there() -> None:
+        with DeviceLock(CPU, tmp_path, wait_s=20, show=lambda _: told.set()):
+            held.set()
+
+    waiting = threading.Thread(target=time_there)
+    with DeviceLock(CPU, tmp_path).shared():
+        waiting.start()
+        assert told.wait(20)
+        with pytest.raises(DeviceBusy), late.shared():
+            pass
+    waiting.join()
+    assert held.is_set()
+    with late.shared():
+        pass
 
 
 def test_different_devices_do_not_block_each_other(tmp_path: Path) -> None:

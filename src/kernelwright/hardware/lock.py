@@ -1,8 +1,9 @@
-"""One timing at a time on a device: a lock the kernel frees when its holder dies, however it dies.
+"""One timing at a time on a device, and nothing else beside it: a lock the kernel frees when its holder dies.
 
-The lock is `flock` on a file named by the device. Who holds it is written into the file for the others' messages; the
-text means nothing on its own (a killed holder leaves it behind), only the lock counts. Files are never deleted: a file
-deleted under a waiting process would make two locks of one.
+Who times holds the lock alone; who works there without timing, such as a judge that checks answers, shares it with all
+who do the same. The lock is `flock` on a file named by the device. Who got it last is written into the file for the
+others' messages; the text means nothing on its own (a killed holder leaves it behind), only the lock counts. Files are
+never deleted: a file deleted under a waiting process would make two locks of one.
 """
 
 import fcntl
@@ -12,8 +13,8 @@ import stat
 import sys
 import time
 import weakref
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,7 @@ from kernelwright.core.errors import DeviceBusy, NotWritable
 from kernelwright.core.frozen import Frozen
 from kernelwright.hardware.detect import uuid_of
 
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.02
 SHOW_SECONDS = 5.0
 HOLDER_BYTES = 4096
 COMMAND_CHARACTERS = 200
@@ -87,7 +88,7 @@ def read_holder(path: Path) -> Holder | None:
 
 @dataclass
 class DeviceLock:
-    """A context manager inside which this process alone may time on a device."""
+    """A context manager inside which nobody but this process is at work on a device: it may time there."""
 
     device: Device
     """What to lock."""
@@ -116,13 +117,26 @@ class DeviceLock:
         return self.folder / lock_name(self.device, self.uuid)
 
     def __enter__(self) -> "DeviceLock":
-        """Take the lock or raise `DeviceBusy`."""
+        """Take the lock for ourselves or raise `DeviceBusy`."""
+        self._acquire(fcntl.LOCK_EX)
+        return self
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Be at work beside others who do not time either, or raise `DeviceBusy`; nobody times meanwhile."""
+        self._acquire(fcntl.LOCK_SH)
+        try:
+            yield
+        finally:
+            self.__exit__()
+
+    def _acquire(self, kind: int) -> None:
         if self._descriptor is not None:
             raise RuntimeError(f"the lock on {self.path} is taken already")
         path, began = self.path, time.monotonic()
         shown = -SHOW_SECONDS
         try:
-            while not (self._queue(path) and self._take(path)):
+            while not (self._queue(path) and self._take(path, kind)):
                 waited = time.monotonic() - began
                 holder = str(read_holder(path) or "a process that does not say who it is")
                 if waited >= self.wait_s:
@@ -133,12 +147,14 @@ class DeviceLock:
                 time.sleep(min(POLL_SECONDS, self.wait_s - waited))
         finally:
             self._leave_queue()
-        return self
 
     def __exit__(self, *_: object) -> None:
         """Give the lock back."""
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
+            if (
+                holder := read_holder(self.path)
+            ) and holder.pid == os.getpid():  # not of another who shares it
+                os.ftruncate(self._descriptor, 0)
             _release(self._descriptor)
             self._descriptor = None
 
@@ -162,7 +178,8 @@ class DeviceLock:
         """Be the one who gets the lock next; tell whether we are.
 
         Whoever gives the lock back and wants it again stands behind those who wait: without that, a process that times
-        one thing after the other left another one waiting for eight minutes.
+        one thing after the other left another one waiting for eight minutes. Whoever would share it does, too, or one
+        who wants to time would wait until by chance nobody is there.
         """
         if self._place is not None:
             return True
@@ -175,12 +192,12 @@ class DeviceLock:
         self._place = descriptor
         return True
 
-    def _take(self, path: Path) -> bool:
+    def _take(self, path: Path, kind: int) -> bool:
         """Try once; tell whether the lock is ours."""
         descriptor = _opened(path)
         self._descriptor = descriptor
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
             # Cleaned away between opening and locking: nobody else will look at it.
             is_ours = _is_at(path, descriptor)
         except BlockingIOError:

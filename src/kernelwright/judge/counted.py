@@ -68,7 +68,7 @@ class CountedRunner(ForkedRunner):
 def count(bench: Bench, case: Case) -> CounterProfile:
     """Return the counters of an accepted candidate on a case, alone on the device; a failure of its is a reason."""
     profile = CounterProfile(case_hash=case.hash, label=case.label)
-    with bench.device_lock():
+    with bench.lock:
         started = time.monotonic()
         found = _counted_or_not(bench, case)
         return profile.model_copy(update=found | {"seconds": time.monotonic() - started})

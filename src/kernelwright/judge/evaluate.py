@@ -19,6 +19,7 @@ import torch
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.counters import CounterProfile, NoCounters
+from kernelwright.core.device import Device
 from kernelwright.core.errors import DeviceLost, ServiceDied, UnfairClock
 from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages.judge import (
@@ -48,6 +49,7 @@ from kernelwright.core.verdict import (
     Status,
     Timing,
 )
+from kernelwright.hardware.lock import DeviceLock
 from kernelwright.judge import clock
 from kernelwright.judge.ahead import compile_early, compile_late
 from kernelwright.judge.builds import Builds
@@ -77,6 +79,8 @@ SHIP_SHAPES = 3
 """Hidden shapes of `ship`, in those of `keep`."""
 CONFIRMING_STARTS = 3
 """Separately started parents behind a number that is published."""
+AT_THE_DESK = frozenset({Stage.GUARDS, Stage.BUILD, Stage.REBUILD})
+"""Stages that read and compile: all others put the device to work, and wait where another process times on it."""
 LIFELESS = frozenset({Status.CRASHED, Status.TIMED_OUT})
 """What a candidate seems to have done when its GPU is gone."""
 
@@ -99,6 +103,8 @@ class Judge:
         self.nurseries = Nurseries(self.home, settings.threads)
         self.fair: set[str] = set()
         """Devices on which no candidate beats itself."""
+        self.locks: dict[str, DeviceLock] = {}
+        """By device: each asks the driver once which piece of silicon it is about, in a process of its own."""
         self.testability: dict[str, str | None] = {}
         self.anchors: dict[str, float] = {}
         """What looks were measured against, in microseconds."""
@@ -120,14 +126,21 @@ class Judge:
             nursery=self.nurseries.of(problem, candidate),
             reference=self.reference,
             home=self.home,
+            lock=self._lock_of(problem.device),
             rng=random.SystemRandom(),
             hidden_shapes=more * self.settings.hidden_shapes,
             progress=self.progress,
             guards_off=self.settings.guards_off,
             audit_off=self.settings.audit_off,
             testability=self.testability,
-            wait_s=self.settings.device_wait_s,
         )
+
+    def _lock_of(self, device: Device) -> DeviceLock:
+        if device.hash not in self.locks:
+            self.locks[device.hash] = DeviceLock(
+                device, wait_s=self.settings.device_wait_s, show=self.progress
+            )
+        return self.locks[device.hash]
 
     def describe(self, request: Describe) -> Described:
         """Return what a user's module is: the reference loads the file, this process never does."""
@@ -217,7 +230,8 @@ class Judge:
     def _run(self, stage: Stage, bench: Bench) -> tuple[StageResult, Failure | None]:
         """Run a stage; a candidate that takes the nursery down with it has crashed, and a new nursery is started."""
         try:
-            return run_stage(stage, bench)
+            with nullcontext() if stage in AT_THE_DESK else bench.lock.shared():
+                return run_stage(stage, bench)
         except ServiceDied as died:
             failure = self._bereaved(died, bench)
             return StageResult(stage=stage, passed=False, seconds=0, reason=failure.reason), failure
@@ -319,7 +333,7 @@ class Judge:
         try:
             for bench in (incumbent, *(lane.bench for lane in lanes)):
                 refuse_interpreted(bench)
-            with incumbent.device_lock(), _drawing_on(incumbent):
+            with incumbent.lock, _drawing_on(incumbent):
                 started = time.perf_counter()
                 self._require_fairness(incumbent)
                 found = self._raced(incumbent, lanes, rule, extra)

@@ -4,7 +4,7 @@
 2. Smoke: each set of values answers one call of the trial's case, judged like any other output. Plans share a launcher,
    which runs no code of an author's. Native and host code get a process each, and one that is not asked stands still:
    values of one author's file need no wall for trust, but one of them must not slow down the others.
-3. Then, with the device locked, all that passed are timed in one heat as in a comparison, beside an anchor: the values
+3. Then, alone on the device, all that passed are timed in one heat as in a comparison, beside an anchor: the values
    the candidate has. What is told is the ratio to the anchor times what the anchor took in its first heat, so that
    looks taken at different hours can be ranked together.
 """
@@ -146,7 +146,7 @@ class Looks:
             for place, values in lot.trials.items():
                 found[place] = smoked[key][key_of(values)]
         if any(isinstance(found[place], float) for lot in lots.values() for place in lot.trials):
-            with self.bench.device_lock():
+            with self.bench.lock:
                 for key, lot in lots.items():
                     found |= self._timed(lot, smoked[key])
         self._keep_launchers(2 if lots else 0)
@@ -201,7 +201,8 @@ class Looks:
         bench = self.bench
         with bench.arena([lot.case], [0]) as arena:
             arena.write_inputs(0, bench.op.make_inputs(lot.case, Distribution.SIGNED, bench.seed))
-            stand = Stand(lot.case, arena, answers_to(bench, arena, 0), arena.input_digest())
+            with bench.lock.shared():
+                stand = Stand(lot.case, arena, answers_to(bench, arena, 0), arena.input_digest())
             if bench.is_planned:
                 return self._smoked_in_launchers(lot, stand)
             found: dict[str, Found] = {}
@@ -222,13 +223,14 @@ class Looks:
             return failure
         stand.arena.poison_outputs()
         try:
-            with runner_on(bench, stand.arena) as runner:
-                seconds = _call_seconds(runner, 0, patience_s)
+            with bench.lock.shared():
+                with runner_on(bench, stand.arena) as runner:
+                    seconds = _call_seconds(runner, 0, patience_s)
+                return self._judged(bench, stand, 0) or seconds
         except Lost as lost:
             return Failure(lost.status, lost.reason, stand.case)
         except ServiceDied as died:
             return self._took_down(died)
-        return self._judged(bench, stand, 0) or seconds
 
     def _judged(self, bench: Bench, stand: Stand, number: int) -> Failure | None:
         """Judge what a call left; a narrow miss is looked at again, as in the smoke stage."""
@@ -290,7 +292,10 @@ class Looks:
         numbers = {key: number for number, key in enumerate(lot.distinct)}
         key = left[0]
         try:
-            with launched(self.bench.nursery, job, stand.arena, self.bench.home, ahead=False) as runner:
+            with (
+                self.bench.lock.shared(),
+                launched(self.bench.nursery, job, stand.arena, self.bench.home, ahead=False) as runner,
+            ):
                 runner.ready(LOAD_SECONDS)
                 for key in left:
                     stand.arena.poison_outputs()

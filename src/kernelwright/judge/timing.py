@@ -25,7 +25,7 @@ def certify(bench: Bench, ceilings: Ceilings | None) -> tuple[StageResult, Failu
     cases: list[CaseTiming] = []
     try:
         refuse_interpreted(bench)
-        with bench.device_lock():
+        with bench.lock:
             for case in bench.problem.cases:
                 cases.append(_timed(bench, case, ceilings))
     except TimingFailed as failed:

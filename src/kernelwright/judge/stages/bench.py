@@ -50,6 +50,8 @@ class Bench:
     nursery: Service
     reference: Service
     home: Path
+    lock: DeviceLock
+    """Held alone while something is timed, shared while answers are checked."""
     rng: random.Random
     """Seeded from the operating system for every evaluation: hidden shapes and inputs cannot be foreseen."""
     hidden_shapes: int
@@ -60,8 +62,6 @@ class Bench:
     """Tests only: let machine code run that the audit would refuse."""
     testability: dict[str, str | None] = field(default_factory=dict)
     """What is known of problems, by hash: the null model that survives, or None. Outlives the bench."""
-    wait_s: float = 600.0
-    """How long to wait for a device that another process times on."""
     keeper: Keeper | None = None
     """Where the launcher of a plan stays between the stages that check answers; None for a fresh one in each."""
 
@@ -105,10 +105,6 @@ class Bench:
     def is_cpu(self) -> bool:
         """Tell whether the problem is about a CPU."""
         return self.problem.device.kind is DeviceKind.CPU
-
-    def device_lock(self) -> DeviceLock:
-        """Return the lock inside which nobody else times on the device."""
-        return DeviceLock(self.problem.device, wait_s=self.wait_s, show=self.progress)
 
     @property
     def where(self) -> str:

@@ -69,7 +69,8 @@ def _warm(bench: Bench, artefact: Path, values: Mapping[str, ParamValue]) -> Non
     cases = {case.hash: case for case in (*bench.problem.cases, *known)}
     served = [case for key, case in cases.items() if bench.candidate.values_for(key) == values]
     if served:
-        warm(bench, artefact, served)
+        with bench.lock.shared():
+            warm(bench, artefact, served)
 
 
 def is_audited(bench: Bench) -> bool:
