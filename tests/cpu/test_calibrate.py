@@ -15,6 +15,7 @@ from kernelwright.core.errors import CalibrationFailed, NotWritable
 from kernelwright.core.roofline import Work, floor_us
 from kernelwright.hardware import calibrate
 from kernelwright.hardware.calibrate import Calibration, cache_path, ceilings
+from kernelwright.hardware.cpu_peak import most_flops
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.hardware.peaks import table
 from kernelwright.hardware.points import MatrixPoint, Measured, StreamPoint, derived, fitted
@@ -138,6 +139,12 @@ def test_the_cores_of_this_machine_have_positive_ceilings(measured: Calibration)
     )
     work = Work(bytes_read=1 << 20, bytes_written=1 << 20, flops=2 * 1024**3, compute_class="fp32")
     assert 0 < floor_us(work, found) < 1e8
+
+
+@pytest.mark.skipif(most_flops("fp32") is None, reason="needs a CPU whose flags are known")
+def test_no_product_of_this_machine_comes_near_what_its_instructions_rule_out(measured: Calibration) -> None:
+    for name, reached in measured.ceilings.flops.items():
+        assert 2 * reached < (most_flops(name) or 0), name
 
 
 def test_torch_stays_in_the_child(measured: Calibration) -> None:

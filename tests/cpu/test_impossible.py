@@ -1,7 +1,10 @@
-"""Times beyond a device's data sheet are refused; those beyond its measured floor are audited in full."""
+"""Times beyond a device's data sheet or a CPU's instructions are refused; those beyond a measured floor are audited."""
 
+import platform
+import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +24,9 @@ from kernelwright.core.verdict import (
     Stage,
     Status,
 )
-from kernelwright.hardware.detect import cpu_device
+from kernelwright.hardware import cpu_peak
+from kernelwright.hardware.cpu_peak import most_flops
+from kernelwright.hardware.detect import affinity, cpu_device
 from kernelwright.hardware.peaks import least_seconds
 from kernelwright.judge import clock
 from kernelwright.judge.evaluate import Judge
@@ -35,6 +40,12 @@ from tests.cpu.test_stages import HONEST
 H200 = Device(kind=DeviceKind.CUDA, name="NVIDIA H200", arch="sm_90", units=132, memory_bytes=140 << 30)
 BANDWIDTH, FP16 = 4.8e12, 989e12
 """What NVIDIA promises of it: bytes and dense products a second."""
+
+
+has_flags = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() != "x86_64",
+    reason="needs an x86-64 CPU and its /proc/cpuinfo",
+)
 
 
 def asked(op: str, sizes: dict[str, int], device: Device, call_us: float) -> Failure | None:
@@ -61,12 +72,16 @@ def test_a_call_faster_than_the_data_sheet_allows_is_impossible(
 
 
 @pytest.mark.parametrize("share", [0.5, 1.5])
-def test_a_race_is_won_by_nobody_who_is_faster_than_the_data_sheet(
-    share: float, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "device", [pytest.param(H200, id="gpu"), pytest.param(cpu_device(), id="cpu", marks=has_flags)]
+)
+def test_a_race_is_won_by_nobody_who_is_faster_than_the_device_can_be(
+    device: Device, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     softmax = plugins.load("ops", "softmax")
     case = softmax.case({"rows": 4096, "cols": 50257}, DType.FP16)
-    least = least_seconds(softmax.work(case), H200)
+    work = softmax.work(case)
+    least = least_seconds(work, device) if device is H200 else cpu_peak.least_seconds(work)
     assert least is not None
     times = [2 * least * 1e6, share * least * 1e6]
 
@@ -76,7 +91,10 @@ def test_a_race_is_won_by_nobody_who_is_faster_than_the_data_sheet(
 
     seed = author_candidate("softmax", "triton", "def plan(): pass")
     bench: Any = SimpleNamespace(
-        op=softmax, candidate=seed, problem=Problem(op="softmax", cases=(case,), device=H200), progress=print
+        op=softmax,
+        candidate=seed,
+        problem=Problem(op="softmax", cases=(case,), device=device),
+        progress=print,
     )
     monkeypatch.setattr(clock, "heats_of", lambda *_, **__: nullcontext(Clock()))
     rule = KeepRule(alpha=0.001, max_pairs=40)
@@ -96,6 +114,96 @@ def test_a_device_without_a_data_sheet_rules_nothing_out() -> None:
     assert least_seconds(work, H200) == pytest.approx(4 * 4096 * 50257 / BANDWIDTH, rel=0.01)
     assert least_seconds(work, unknown) is None
     assert asked("softmax", sizes, unknown, 0.001) is None
+
+
+def claiming(flags: str, folder: Path) -> Path:
+    """Return the root of a system whose cores claim these flags."""
+    (folder / "proc").mkdir()
+    (folder / cpu_peak.CPUINFO).write_text(
+        f"processor\t: 0\nflags\t\t: {flags}\nvmx flags\t: amx_bf16 avx512f\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("flags", "compute_class", "products"),
+    [
+        ("fpu sse2", "fp32", 16),
+        ("fpu sse2 avx avx2 fma", "fp32", 32),
+        ("sse2 avx avx2 fma", "bf16", 64),
+        ("sse2 avx avx2 avx512f", "fp32", 64),
+        ("sse2 avx avx2 avx512f avx512_bf16", "tf32", 128),
+        ("sse2 avx avx2 avx512f amx_tile amx_bf16", "fp32", 1024),
+    ],
+)
+def test_the_widest_instructions_that_are_claimed_bound_the_arithmetic(
+    flags: str, compute_class: str, products: int, tmp_path: Path
+) -> None:
+    assert most_flops(compute_class, claiming(flags, tmp_path)) == 2 * products * 7e9 * len(affinity())
+
+
+@has_flags
+def test_flags_that_are_not_there_or_not_known_bound_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert most_flops("fp32", tmp_path) is None
+    assert most_flops("fp32", claiming("fp asimd sve", tmp_path)) is None
+    assert asked("matmul", PRODUCT, cpu_device(), 1e-6) is not None
+    monkeypatch.setattr(cpu_peak, "CPUINFO", "proc/not/there")
+    assert asked("matmul", PRODUCT, cpu_device(), 1e-6) is None
+
+
+@has_flags
+def test_a_class_without_known_lanes_is_bound_by_nothing() -> None:
+    assert most_flops("fp32") is not None
+    assert most_flops("int64") is None
+
+
+PRODUCT = {"m": 512, "n": 512, "k": 512}
+
+
+@has_flags
+def test_a_call_faster_than_a_cpus_instructions_allow_is_impossible() -> None:
+    rate = most_flops("fp16")
+    assert rate is not None
+    least_us = 2 * 512**3 / rate * 1e6
+    assert asked("matmul", PRODUCT, cpu_device(), 1.02 * least_us) is None
+    failure = asked("matmul", PRODUCT, cpu_device(), 0.98 * least_us)
+    assert failure is not None
+    assert failure.status is Status.IMPOSSIBLE
+    assert f"the instructions of {cpu_device().name} allow" in failure.reason
+
+
+@has_flags
+def test_a_row_that_stands_for_all_is_not_counted_for_each() -> None:
+    softmax = plugins.load("ops", "softmax")
+    case = softmax.case({"rows": 64, "cols": 64}, DType.FP32)
+    repeated = case.model_copy(update={"inputs": (case.inputs[0].model_copy(update={"strides": (0, 1)}),)})
+    bench: Any = SimpleNamespace(op=softmax, problem=SimpleNamespace(device=cpu_device()))
+    assert impossible(bench, case, 1e-6) is not None
+    assert impossible(bench, repeated, 1e-6) is None
+
+
+@pytest.fixture
+def fixed_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Have every certified time be what the list says."""
+    times: list[float] = []
+    monkeypatch.setattr(clock, "time_alone", lambda *_: times)
+    yield times
+
+
+@has_flags
+def test_a_certified_time_on_a_cpu_is_refused_if_it_is_impossible(
+    room: Judge, uncached: Problem, fixed_clock: list[float]
+) -> None:
+    work = rmsnorm.work(uncached.cases[0])
+    least = cpu_peak.least_seconds(work)
+    assert least is not None
+    fixed_clock[:] = [0.9 * least * 1e6] * 3
+    found = room.evaluate(uncached, cpp(HONEST), Profile.KEEP)
+    assert (found.status, found.timing) == (Status.IMPOSSIBLE, None)
+    fixed_clock[:] = [1.1 * least * 1e6] * 3
+    assert room.evaluate(uncached, cpp(HONEST), Profile.KEEP).status is Status.ACCEPTED
 
 
 OVERFLOWS = HONEST.replace("/*before*/", "volatile int large = 2147483647; large = large + 1;")

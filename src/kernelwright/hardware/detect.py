@@ -199,16 +199,17 @@ def cpu_device(root: Path = Path("/")) -> Device:
         driver=platform.release(),
         units=usable_cores(root),
         memory_bytes=_memory_bytes(root),
-        cache_bytes=_last_level_cache(root, _affinity()),
+        cache_bytes=_last_level_cache(root, affinity()),
     )
 
 
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the cores this process may keep busy: its affinity within its cgroup's quota."""
-    return max(1, min(len(_affinity()), _cpu_quota(root)))
+    return max(1, min(len(affinity()), _cpu_quota(root)))
 
 
-def _affinity() -> frozenset[int]:
+def affinity() -> frozenset[int]:
+    """Return the numbers of the cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))  # macOS has no affinity
