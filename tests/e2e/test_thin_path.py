@@ -13,13 +13,15 @@ import pytest
 
 from kernelwright.cli.screen import ExitCode
 from kernelwright.core.candidate import Origin
-from kernelwright.core.verdict import Outcome, Status
+from kernelwright.core.verdict import Outcome, Profile, Status
 from kernelwright.report.results import COLUMNS
 from kernelwright.store.chain import Sound
 from kernelwright.store.journal import Journal
 
 ROOT = Path(__file__).parents[2]
-MODEL = "examples/models/llama.py:build(layers=1)"
+MODEL = "examples/models/transforms.py:build"
+# Thousands of products too small for a library: loops take a fraction of its time, so the machine has no say in whether
+# there is a winner.
 KERNEL = ("--op", "rmsnorm", "--shape", "64x64 fp32", "--device", "cpu", "--author", "none")
 
 
@@ -68,7 +70,7 @@ def test_the_journal_of_a_run_is_sound_and_tells_the_whole_story(
     assert tree.ranked is not None
     worked_on = [region for region in tree.ranked.regions if not region.skipped]
     (problem,) = tree.problems.values()
-    # Which region leads is the machine's to say; the largest gain of those with an author it must be.
+    # The region with the largest gain of those with an author.
     assert [region.op for region in worked_on] == [problem.op]
     assert problem.share == pytest.approx(worked_on[0].share)
     beyond = [region.gain for region in tree.ranked.regions if region.skipped.startswith("beyond")]
@@ -85,26 +87,31 @@ def test_what_was_kept_rests_on_a_comparison_that_proves_it(finished: tuple[dict
     _, folder = finished
     tree = Journal.open(folder).tree()
     challenger = list(tree.nodes.values())[1]
-    assert challenger.decision is not None
-    # On a busy machine the clock may refuse a pair; a challenger without a comparison is never kept.
+    assert challenger.decision is not None and challenger.decision.kept
     proofs = [one for one in challenger.comparisons if one.outcome is Outcome.FASTER]
     assert all(one.e_faster >= 1000 for one in proofs)
     baselines = {key for (_, key), node in tree.nodes.items() if node.candidate.origin is Origin.BASELINE}
-    if challenger.decision.kept:
-        assert len(baselines) == 2, "torch.compile has to be beaten too"
-        assert {one.incumbent_hash for one in proofs} <= baselines
-        assert proofs[-1].starts == 3
-        (tried,) = tree.tried.values()
-        assert tree.verified is not None
-        assert tree.verified.ci_low <= tree.verified.ratio <= tree.verified.ci_high
-        assert tree.verified.compiled_ratio is not None
-        assert tree.verified.drift <= 1.5
-        assert tree.verified.fallbacks == 0
-        assert tree.verified.compiled_ci_low is not None
-        lows = (tree.verified.ci_low, tree.verified.eager_ci_low, tree.verified.compiled_ci_low)
-        pays = min(lows) > 1
-        assert tree.verified.shipped == (tried.kept and pays)
-        assert (folder / "optimized_kernels" / "manifest.json").is_file() == tree.verified.shipped
+    assert len(baselines) == 2, "torch.compile has to be beaten too"
+    assert {one.incumbent_hash for one in proofs} == baselines
+    assert proofs[-1].starts == 3
+    ships = [one for one in challenger.evaluations if one.profile is Profile.SHIP]
+    assert [one.status for one in ships] == [Status.ACCEPTED]
+
+
+def test_what_was_proven_is_in_the_model_pays_there_and_is_written(
+    finished: tuple[dict[str, object], Path],
+) -> None:
+    answer, folder = finished
+    tree = Journal.open(folder).tree()
+    (tried,) = tree.tried.values()
+    whole = tree.verified
+    assert whole is not None and whole.shipped and tried.kept
+    assert whole.ci_low <= whole.ratio <= whole.ci_high
+    assert (whole.drift <= 1.5, whole.fallbacks) == (True, 0)
+    assert whole.compiled_ci_low is not None
+    assert min(whole.ci_low, whole.eager_ci_low, whole.compiled_ci_low) > 1
+    assert (folder / "optimized_kernels" / "manifest.json").is_file()
+    assert str(folder / "optimized_kernels") in str(answer["line"])
 
 
 def test_results_tsv_has_one_line_per_experiment(finished: tuple[dict[str, object], Path]) -> None:
