@@ -5,8 +5,9 @@ import json
 import py_compile
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from kernelwright.core.errors import BadInput, BlobMissing
 from kernelwright.core.messages.model import VerifyModel, Winner
 from kernelwright.engine.diagnose import Diagnosis
 from kernelwright.engine.seeds import seed
+from kernelwright.engine.splicing import verification
 from kernelwright.engine.verifying import checked, copied, kernels_folder
 from kernelwright.hardware.detect import cpu_device
 from kernelwright.hardware.lock import DeviceLock
+from kernelwright.model import verify as verifying
 from kernelwright.model.arguments import Arguments, InputSet
 from kernelwright.model.capture import capture
 from kernelwright.model.extract import extract
@@ -144,6 +147,39 @@ def test_a_wrong_kernel_breaks_the_arms_that_hold_it_on_the_set_it_serves(
     assert worst.output in ("['probabilities']", "buffer seen")
     assert worst.ratio > 100
     assert found.modes == ()
+
+
+def test_an_arm_that_raises_is_refused_and_not_called_again_and_the_others_are_timed(
+    loaded: Loaded, winners: dict[str, Winner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raising, good = winners["rmsnorm small"], winners["softmax small"]
+    compiled_with, calls = verifying.compiled_with, list[int]()
+
+    def stand_in(module: torch.nn.Module, own: tuple[Winner, ...], *rest: Any) -> Callable[..., Any]:
+        def fail(*_: object) -> None:
+            calls.append(1)
+            raise RuntimeError("no such stream")
+
+        return fail if raising in own else compiled_with(module, own, *rest)
+
+    monkeypatch.setattr(verifying, "compiled_with", stand_in)
+    request = asked(loaded.spec, [raising, good], arms=((0,), (1,)), rounds=3, other_sizes=False)
+    found = verify(loaded, request, lambda _: None)
+    assert [(check.arm, check.inputs, check.problem) for check in found.checks if check.problem] == [
+        (0, "small", "raises RuntimeError: no such stream"),
+        (0, "large", "raises RuntimeError: no such stream"),
+    ]
+    assert len(calls) == 2  # the two checks
+    (mode,) = found.modes
+    assert mode.spliced_us[0] == mode.captured_us
+    assert (len(mode.spliced_us[1]), mode.spliced_us[1] == mode.captured_us) == (3, False)
+    assert found.notes == (
+        "where the model raises RuntimeError: no such stream with winners, nothing is timed: "
+        "the captured graph's times stand there",
+    )
+    whole = verification([raising], [found], 0)
+    assert (whole.shipped, whole.ratio) == (False, 1.0)
+    assert whole.reason == "outputs drift: call on small: raises RuntimeError: no such stream"
 
 
 def test_the_diagnosis_names_the_kernel_the_line_it_serves_and_the_inputs_on_which_it_shows(

@@ -37,14 +37,17 @@ class Arms:
     tallies: list[Tally]
     state: State
     notes: list[str] = field(default_factory=list)
+    raising: set[int] = field(default_factory=set)
+    """Places of spliced arms that raised on a set of inputs: the failed check refuses them, nobody calls them again."""
 
     @property
     def named(self) -> dict[str, Call]:
-        """Return all arms; spliced ones by their place."""
+        """Return all arms that can be timed; spliced ones by their place."""
         found = {"eager": self.eager, "captured": self.captured}
         if self.compiled is not None:
             found["compiled"] = self.compiled
-        return found | {f"{place}": call for place, call in enumerate(self.spliced)}
+        alive = {f"{place}": call for place, call in enumerate(self.spliced) if place not in self.raising}
+        return found | alive
 
     def wait(self) -> None:
         """Wait for the device."""
@@ -152,5 +155,7 @@ def _mode_times(mode: Any, arms: Arms, ways: Sequence[dict[str, Run]], request: 
         eager_us=tuple(times["eager"]),
         captured_us=tuple(times["captured"]),
         compiled_us=tuple(times.get("compiled", ())),
-        spliced_us=tuple(tuple(times[f"{place}"]) for place in range(len(arms.spliced))),
+        spliced_us=tuple(
+            tuple(times.get(f"{place}", times["captured"])) for place in range(len(arms.spliced))
+        ),
     )

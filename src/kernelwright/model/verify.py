@@ -4,7 +4,7 @@
 2. Every arm is called on the same inputs from the same state; outputs and changed buffers are compared with the model
    in float64, by the measure of the framework's own error between eager and torch.compile.
 3. All arms are timed in random order, there and back, round by round, on every set by its weight; on a GPU as they are
-   and, where all of them can be captured, replayed from CUDA graphs.
+   and, where all of them can be captured, replayed from CUDA graphs. An arm that raised before is not called again.
 """
 
 import copy
@@ -133,7 +133,7 @@ class _Checks:
     def _compared(
         self, name: str, make: Make, inputs: int, compiled: Call | None, calls: Sequence[Call]
     ) -> list[OutputCheck]:
-        arms = self.arms
+        arms, is_timed = self.arms, name in {one.name for one in self.arms.loaded.sets}
         pooled = Comparison(len(arms.spliced))
         for number in range(inputs):
             # Made anew for every arm: an argument may be an object that a call changes, such as a cache.
@@ -144,6 +144,8 @@ class _Checks:
             for place, one in enumerate(spliced):
                 if isinstance(one, str):
                     pooled.problems[place].setdefault("call", one)
+                    if is_timed:
+                        self._leave_out(place, one)
             alive = [one if isinstance(one, dict) else framework[0] for one in spliced]
             pooled.add(self._exact(given(), framework[0]), framework, alive)
         elements = sum(tensor.numel() for tensor in make(CHECK_SEED).tensors())
@@ -166,6 +168,15 @@ class _Checks:
             if isinstance(cause, KernelwrightError):  # an artefact that was exchanged, not a wrong answer
                 raise cause from error
             return f"raises {said(error)}"
+
+    def _leave_out(self, place: int, words: str) -> None:
+        """Have an arm that raises not be timed, and say so."""
+        self.arms.raising.add(place)
+        note = (
+            f"where the model {words} with winners, nothing is timed: the captured graph's times stand there"
+        )
+        if note not in self.arms.notes:
+            self.arms.notes.append(note)
 
     def _compiled_answer(self, compiled: Call | None, given: Arguments) -> list[Leaves]:
         if compiled is None or self.arms.compiled is None:

@@ -208,7 +208,7 @@ class ModeTimes(Frozen):
     compiled_us: tuple[float, ...] = ()
     """Under torch.compile; empty if there is none."""
     spliced_us: tuple[tuple[float, ...], ...]
-    """The graph with winners, per arm."""
+    """The graph with winners, per arm; one whose call raised, which a check says, has the captured graph's times."""
 
 
 class ModelTimed(Frozen):
