@@ -1,9 +1,11 @@
 """Which regions a run works on: ranked by what they would gain, the others named with the reason."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from kernelwright.backends import _compute_sanitizer
 from kernelwright.core.account import Account, Against, Kind, Ranking, Region, ranking
 from kernelwright.core.captured import CapturedRegion
 from kernelwright.core.config import RunConfig
@@ -11,8 +13,18 @@ from kernelwright.core.device import Ceiling, Ceilings, DeviceKind
 from kernelwright.core.errors import BackendUnavailable
 from kernelwright.core.problem import Problem
 from kernelwright.core.roofline import Work
-from kernelwright.engine.offering import AT_FLOOR, NO_AUTHOR, NO_PROBLEM, languages, offered, refuse_unusable
+from kernelwright.engine.app import Beginning, begin
+from kernelwright.engine.offering import (
+    AT_FLOOR,
+    NO_AUTHOR,
+    NO_PROBLEM,
+    languages,
+    offered,
+    refuse_unusable,
+    refuse_unwatched,
+)
 from kernelwright.engine.regions import reference_of, regions_folder, write_regions
+from kernelwright.engine.seeds import Seeds
 
 LINE = Ceiling(fixed_us=0, rate=1e12)
 DEVICE = Ceilings(reading=LINE, copying=LINE, flops={"fp32": 1e12})
@@ -142,3 +154,22 @@ def test_an_explicit_language_is_taken_where_it_fits(make):
     assert languages(RunConfig(backend="cpp"), make.device(kind=DeviceKind.CPU)) == ("cpp",)
     assert languages(RunConfig(backend="cuda"), make.device()) == ("cuda",)
     refuse_unusable(RunConfig())
+
+
+def test_a_run_whose_winners_no_sanitizer_could_look_into_is_refused_before_it_begins(
+    make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_compute_sanitizer, "program", lambda: None)
+    beginning = Beginning(datetime.now(UTC), make.device(), Seeds(("triton", "cuda"), 1), ())
+    with pytest.raises(BackendUnavailable, match="'triton' needs compute-sanitizer") as caught:
+        begin(RunConfig(op="rmsnorm"), tmp_path, beginning, print)
+    assert "put it on PATH" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_plans_on_an_nvidia_gpu_need_compute_sanitizer(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_compute_sanitizer, "program", lambda: None)
+    refuse_unwatched(("cpp", "triton"), make.device(kind=DeviceKind.CPU))
+    refuse_unwatched(("python",), make.device())
+    monkeypatch.setattr(_compute_sanitizer, "program", lambda: "/usr/local/cuda/bin/compute-sanitizer")
+    refuse_unwatched(("triton", "cuda"), make.device())

@@ -57,7 +57,11 @@ def close_off(*, die_with_parent: bool = True) -> None:
 
     With `die_with_parent` it is killed when the thread that started it ends, however that comes about.
     """
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl(PR_SET_DUMPABLE, ctypes.c_long(0), 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_DUMPABLE, ctypes.c_long(0), 0, 0, 0)
     if die_with_parent:
-        prctl(PR_SET_PDEATHSIG, ctypes.c_long(SIGKILL), 0, 0, 0)
+        end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Have this process killed when the thread that started it ends; the program it turns into is, too."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, ctypes.c_long(SIGKILL), 0, 0, 0)

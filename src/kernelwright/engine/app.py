@@ -26,7 +26,7 @@ from kernelwright.engine.inbox import collect, has_mail
 from kernelwright.engine.judging import device_for, problem_at
 from kernelwright.engine.knowing import knowledge_given, shelve
 from kernelwright.engine.loop import optimize
-from kernelwright.engine.offering import languages, offered, refuse_unusable
+from kernelwright.engine.offering import languages, offered, refuse_unusable, refuse_unwatched
 from kernelwright.engine.profile import profiled, ranked
 from kernelwright.engine.program import write_program
 from kernelwright.engine.regions import at_home, regions_folder, write_regions
@@ -181,6 +181,8 @@ class Beginning:
 
 def begin(config: RunConfig, home: Path, beginning: Beginning, show: Show, watch: Watch = unwatched) -> Path:
     """Carry out a new run on problems that are known, and return its folder."""
+    if beginning.judge is None:
+        refuse_unwatched(beginning.seeds.backends, beginning.device)
     run_id = beginning.run_id or new_run_id(datetime.now(UTC), os.urandom(3))
     folder = runs_folder(home) / run_id
     with disk_errors(folder):
@@ -237,6 +239,7 @@ def resume(
         refuse_other_rules(folder.name, tree)
         if judge is None:
             refuse_other_device(folder.name, device)
+            refuse_unwatched(seeds.backends, device)
         sit_down(folder, tree.events, begun)
         if is_over(tree):  # what was submitted since opens it again
             for problem in list(tree.problems.values()):

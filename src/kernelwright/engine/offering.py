@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from kernelwright.backends import _compute_sanitizer
 from kernelwright.core import plugins
 from kernelwright.core.account import Ranking, Row
 from kernelwright.core.candidate import Origin
@@ -54,6 +55,16 @@ def languages(config: RunConfig, device: Device) -> tuple[str, ...]:
     if config.backend == "cpp" and device.kind is not DeviceKind.CPU:
         raise BackendUnavailable("cpp", "the model on a CPU", "Pass --device cpu.")
     return (config.backend,)
+
+
+def refuse_unwatched(backends: Sequence[str], device: Device) -> None:
+    """Raise where plans would be searched for that nobody could ship: on an NVIDIA GPU without compute-sanitizer."""
+    if device.kind is not DeviceKind.CUDA or _compute_sanitizer.program() is not None:
+        return
+    planned = [name for name in backends if plugins.load("backends", name).TIER == "A"]
+    if planned:
+        remedy = "Install the CUDA toolkit's compute-sanitizer, or put it on PATH."
+        raise BackendUnavailable(planned[0], "compute-sanitizer, under which every winner is run", remedy)
 
 
 def offered(

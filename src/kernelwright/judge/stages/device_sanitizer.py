@@ -1,14 +1,20 @@
-"""The sanitizer stage on an NVIDIA GPU: compute-sanitizer over small odd cases, one tool after the other."""
+"""The sanitizer stage on an NVIDIA GPU: compute-sanitizer over small odd cases, its tools side by side."""
 
 import os
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 
+from kernelwright.backends._compute_sanitizer import program
 from kernelwright.core.case import Case, Distribution
 from kernelwright.core.environment import child_environment
 from kernelwright.core.errors import BackendUnavailable
@@ -25,16 +31,17 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "initcheck": (),
 }
 """The tools, and what each is told besides."""
-PLACES = ("/usr/local/cuda/bin/compute-sanitizer",)
 FOUND = 77
 """Exit code we ask for when something is found."""
 TOOL_SECONDS = 120.0
+"""How long all of them may take. Each imports torch first, 12 to 20 s on the node of an H200, so they do it at once."""
 REPORT_LINES = 4
-
-
-def program() -> str | None:
-    """Return where compute-sanitizer is."""
-    return shutil.which("compute-sanitizer") or next((path for path in PLACES if Path(path).exists()), None)
+BECOMING = """import os, sys
+from kernelwright.core.environment import end_with_parent
+end_with_parent()
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""A tool has a session of its own, so that all it starts can be ended; without this that would outlive the judge."""
 
 
 def sanitize_plans(bench: Bench, cases: list[Case]) -> Found:
@@ -61,10 +68,22 @@ def sanitize_plans(bench: Bench, cases: list[Case]) -> Found:
     with tempfile.TemporaryDirectory(dir=bench.home) as folder:
         (Path(folder) / "job.json").write_text(job.model_dump_json())
         _write_inputs(bench, cases, Path(folder) / "inputs")
-        for checked, name in enumerate(TOOLS, start=1):
-            if failure := _run([tool, *TOOLS[name], "--tool", name], Path(folder)):
-                return checked * len(cases), failure
-    return len(TOOLS) * len(cases), None
+        checked, failure = watched(tool, Path(folder))
+    return checked * len(cases), failure
+
+
+def watched(tool: str, folder: Path) -> tuple[int, Failure | None]:
+    """Return how many tools had their say on the job in a folder, and what the first of them that found anything says.
+
+    First in the order of the list, not of their ends: the same candidate fails for the same reason every time.
+    """
+    deadline = time.monotonic() + TOOL_SECONDS
+    with ExitStack() as stack:
+        running = [stack.enter_context(_started(tool, name, folder)) for name in TOOLS]
+        for place, one in enumerate(running, start=1):
+            if failure := one.finding(deadline):
+                return place, failure
+    return len(TOOLS), None
 
 
 def _write_inputs(bench: Bench, cases: list[Case], path: Path) -> None:
@@ -79,27 +98,55 @@ def _write_inputs(bench: Bench, cases: list[Case], path: Path) -> None:
                 file.write(storage.view(torch.uint8).numpy().tobytes())
 
 
-def _run(command: list[str], folder: Path) -> Failure | None:
-    """Return what one tool found."""
+@dataclass(frozen=True)
+class _Tool:
+    """A tool at work on the job."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    said: IO[bytes]
+    complained: IO[bytes]
+
+    def finding(self, deadline: float) -> Failure | None:
+        """Wait for it, and return what it found."""
+        try:
+            code = self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return Failure(Status.TIMED_OUT, f"no answer from {self.name} within {TOOL_SECONDS:.0f} s")
+        if code == 0:
+            return None
+        lines = [line.strip("= ") for line in _words(self.said).splitlines() if line.startswith("=====")]
+        told = "\n".join([line for line in lines if line and "COMPUTE-SANITIZER" not in line][:REPORT_LINES])
+        if code == FOUND:
+            return Failure(Status.SANITIZER, f"{self.name}: {told}")
+        words = (told or _words(self.complained)[-300:]).strip()
+        return Failure(Status.CRASHED, f"under {self.name}, code {code}: {words}")
+
+
+@contextmanager
+def _started(tool: str, name: str, folder: Path) -> Iterator[_Tool]:
+    """Start one tool; with it everything it started ends."""
     worker = [sys.executable, "-P", "-s", "-m", "kernelwright.worker.sanitized", "job.json", "inputs"]
+    options = [*TOOLS[name], "--tool", name, "--error-exitcode", str(FOUND), "--print-limit", "3"]
     environment = child_environment(os.environ, PACKAGE_ROOT, folder, 1)
-    try:
-        done = subprocess.run(
-            [*command, "--error-exitcode", str(FOUND), "--print-limit", "3", *worker],
+    with tempfile.TemporaryFile(dir=folder) as said, tempfile.TemporaryFile(dir=folder) as complained:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-s", "-c", BECOMING, tool, *options, *worker],
             cwd=folder,
             env={**environment, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=complained,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return Failure(Status.TIMED_OUT, f"no answer from {command[-1]} within {TOOL_SECONDS:.0f} s")
-    lines = [line.strip("= ") for line in done.stdout.splitlines() if line.startswith("=====")]
-    told = "\n".join([line for line in lines if line and "COMPUTE-SANITIZER" not in line][:REPORT_LINES])
-    if done.returncode == FOUND:
-        return Failure(Status.SANITIZER, f"{command[-1]}: {told}")
-    if done.returncode != 0:
-        words = (told or done.stderr[-300:]).strip()
-        return Failure(Status.CRASHED, f"under {command[-1]}, code {done.returncode}: {words}")
-    return None
+        try:
+            yield _Tool(name, process, said, complained)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _words(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
