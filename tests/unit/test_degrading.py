@@ -3,6 +3,7 @@
 import os
 import resource
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,25 @@ import pytest
 from kernelwright.agents import command
 from kernelwright.core.brief import Answer, Brief
 from kernelwright.core.candidate import Candidate, Origin
-from kernelwright.core.errors import DeviceBusy, DeviceLost, DiskFull, KernelwrightError, ScratchFull
+from kernelwright.core.config import RunConfig
+from kernelwright.core.device import DeviceKind
+from kernelwright.core.errors import (
+    BackendUnavailable,
+    DeviceBusy,
+    DeviceLost,
+    DiskFull,
+    KernelwrightError,
+    ScratchFull,
+)
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
     ExpansionAnswered,
+    KnowledgeGiven,
     Noted,
     ProblemFound,
     RunEnded,
+    RunStarted,
 )
 from kernelwright.core.expansion import Allowance
 from kernelwright.core.messages.progress import Fault
@@ -26,10 +38,13 @@ from kernelwright.core.search import rng_at
 from kernelwright.core.tree import fold
 from kernelwright.core.verdict import Evaluation, Profile
 from kernelwright.engine import loop
+from kernelwright.engine.app import resume
+from kernelwright.engine.seeds import seed
 from kernelwright.engine.service import raise_fault
 from kernelwright.store.journal import Journal
 from kernelwright.testing.recorded_judge import RecordedClient
 from tests.unit.landscapes import valley
+from tests.unit.test_loop import TableJudge
 from tests.unit.test_resume import carry_out, events_of
 
 
@@ -168,3 +183,33 @@ def test_an_interruption_changes_nothing_of_what_is_drawn_next(make) -> None:
 
     assert drawn(first, *told) == drawn(first)
     assert drawn() != drawn(first)
+
+
+def test_a_run_that_ends_with_an_error_leaves_the_reports_of_what_it_found(make, tmp_path: Path) -> None:
+    """The judge works until the last step, which needs a tool that is not there."""
+
+    class WithoutTool(TableJudge):
+        def evaluate(self, problem: Problem, candidate: Candidate, profile: Profile) -> Evaluation:
+            if profile is Profile.SHIP:
+                raise error
+            return super().evaluate(problem, candidate, profile)
+
+    error = BackendUnavailable("cpp", "the compiler's libasan for `ship`", "Install it beside the compiler.")
+    problem = make.problem(device=make.device(kind=DeviceKind.CPU))
+    config = RunConfig(op="rmsnorm", backend="cpp", author="none", threads=1, budget_s=1.0)
+    started = RunStarted(config=config.model_dump(mode="json"), versions={}, device=problem.device)
+    folder = tmp_path / "runs" / "own"
+    folder.mkdir(parents=True)
+    with Journal.create(folder, "own") as journal:
+        journal.append([started, ProblemFound(problem=problem), KnowledgeGiven()])
+    fast = {seed("rmsnorm", "cpp", Origin.AUTHOR).hash: 50.0}
+    judge = WithoutTool(make, defaultdict(lambda: 100.0, fast))
+    with pytest.raises(BackendUnavailable) as caught:
+        resume(folder, tmp_path, lambda _: None, judge=judge)
+    assert caught.value.__notes__ == [f"report: {folder}/report.html"]
+    tree = Journal.open(folder).tree()
+    assert tree.ended == RunEnded(reason=str(error), failed=True)
+    assert [len(held) for held in tree.titles.values()] == [2]
+    assert "libasan" in (folder / "report.md").read_text()
+    assert (folder / "results.tsv").read_text().count("\tcpp\t") == 1
+    assert (folder / "report.html").is_file()

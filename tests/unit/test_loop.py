@@ -10,7 +10,14 @@ import pytest
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.config import RunConfig
 from kernelwright.core.device import DeviceKind
-from kernelwright.core.errors import ServiceDied, UnfairClock
+from kernelwright.core.errors import (
+    BackendUnavailable,
+    BlobMissing,
+    KernelwrightError,
+    ModelNotLoadable,
+    ServiceDied,
+    UnfairClock,
+)
 from kernelwright.core.events import Body, CandidateProposed, Decided, ProblemFound, RunEnded
 from kernelwright.core.messages.judge import Disqualified
 from kernelwright.core.problem import Problem
@@ -346,6 +353,28 @@ def test_an_unfair_clock_ends_the_run_with_its_reason_in_the_journal(story: Stor
         story.enter(story.line[1])
         loop.optimize(story.run, story.judge)
     assert story.events[-1] == RunEnded(reason=str(error), failed=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendUnavailable("triton", "compute-sanitizer for `ship`", "Install it."),
+        ModelNotLoadable("m.py:build", "RuntimeError: no such stream", "Run it by itself first."),
+        BlobMissing("b" * 64, "is not there"),
+    ],
+)
+def test_whatever_can_be_mended_ends_the_run_with_its_reason_in_the_journal(
+    error: KernelwrightError, story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise error
+
+    monkeypatch.setattr(loop, "verify", fail)
+    story.enter(story.line[1])
+    with pytest.raises(type(error)):
+        loop.optimize(story.run, story.judge)
+    assert story.events[-1] == RunEnded(reason=str(error), failed=True)
+    assert story.titles == [0, 1], "what was found before stays"
 
 
 @dataclass

@@ -113,7 +113,8 @@ def main() -> None:
     except KernelwrightError as error:
         kind = ExitCode.USAGE if isinstance(error, BadInput) else ExitCode.MISTAKE
         # What another process found comes with where it was found there.
-        line = pasteable(f"error: {error}", named_home(sys.argv[1:]), build_app())
+        told = "\n".join((f"error: {error}", *getattr(error, "__notes__", ())))
+        line = pasteable(told, named_home(sys.argv[1:]), build_app())
         code = _failed(line, kind, debug, getattr(getattr(error, "fault", None), "trace", ""))
     except (KeyboardInterrupt, typer.Abort):
         code = _interrupted(sys.argv[1:], began)

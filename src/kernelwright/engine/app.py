@@ -2,8 +2,8 @@
 
 import os
 import platform
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +14,13 @@ from kernelwright.core import plugins
 from kernelwright.core.account import Against, Ranking, refuse_out_of_reach
 from kernelwright.core.config import RunConfig, recorded
 from kernelwright.core.device import Device, DeviceKind
-from kernelwright.core.errors import BadConfig, BadInput, CannotReplay, NothingToOptimize
+from kernelwright.core.errors import (
+    BadConfig,
+    BadInput,
+    CannotReplay,
+    KernelwrightError,
+    NothingToOptimize,
+)
 from kernelwright.core.events import Body, ProblemFound, RunStarted
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.messages.model import ModelProfiled, ProfileModel
@@ -38,6 +44,7 @@ from kernelwright.engine.sittings import sit_down, sittings, spent
 from kernelwright.hardware.calibrate import ceilings, known_ceilings
 from kernelwright.hardware.detect import devices, torch_device, usable_cores
 from kernelwright.hardware.twins import in_its_place
+from kernelwright.report.write import write_reports
 from kernelwright.store.blobs import Blobs
 from kernelwright.store.disk import disk_errors, make_folder
 from kernelwright.store.journal import Journal, JournalWriter
@@ -199,7 +206,8 @@ def begin(config: RunConfig, home: Path, beginning: Beginning, show: Show, watch
         if beginning.recording is None:  # what was given then is among the events
             run.record([knowledge_given(run, home)])
         run.spent.seconds = (datetime.now(UTC) - beginning.at).total_seconds()
-        _carry_out(run, home, show, beginning.judge)
+        with _reported_if_it_fails(run, journal):
+            _carry_out(run, home, show, beginning.judge)
     return folder
 
 
@@ -247,7 +255,8 @@ def resume(
         if is_over(tree):
             show("the run has ended; what was submitted since holds nothing new")
             return folder
-        _carry_out(run, home, show, judge)
+        with _reported_if_it_fails(run, journal):
+            _carry_out(run, home, show, judge)
     return folder
 
 
@@ -279,6 +288,20 @@ def _run(
 
     run = Run(config, device, seeds.threads, folder, record, tree, show, seeds)
     return run
+
+
+@contextmanager
+def _reported_if_it_fails(run: Run, journal: JournalWriter) -> Iterator[None]:
+    """Write the reports of what was found before an error goes on; a good end is reported by whoever asked for it."""
+    try:
+        yield
+    except KernelwrightError as error:
+        with suppress(
+            KernelwrightError
+        ):  # a full disk has no room for reports either; the first error is told
+            write_reports(run.folder, run.tree, journal.events())
+            error.add_note(f"report: {run.folder}/report.html")
+        raise
 
 
 def _carry_out(run: Run, home: Path, show: Show, given: JudgeClient | None = None) -> None:

@@ -19,15 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kernelwright.core.candidate import Candidate
-from kernelwright.core.errors import (
-    DeviceBusy,
-    DeviceLost,
-    KernelwrightError,
-    ReplayEnded,
-    ScratchFull,
-    ServiceDied,
-    UnfairClock,
-)
+from kernelwright.core.errors import KernelwrightError
 from kernelwright.core.events import (
     Body,
     CandidateProposed,
@@ -83,7 +75,7 @@ def optimize(run: Run, judge: JudgeClient) -> None:
             reason = verify(run)
         else:
             reason = "no region of the model is offered; nothing is spliced"
-    except (DeviceBusy, DeviceLost, ScratchFull, UnfairClock, ServiceDied, ReplayEnded) as error:
+    except KernelwrightError as error:  # whatever it is, it can be mended, and the run taken up where it stopped
         run.record([RunEnded(reason=str(error), failed=True)])
         raise
     run.record([RunEnded(reason=reason)])
