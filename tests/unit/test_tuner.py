@@ -1,5 +1,6 @@
 """The tuner: cheap looks decide which values are proven, everything it knows is in the brief, and it never repeats."""
 
+import json
 import math
 
 import pytest
@@ -7,12 +8,16 @@ import pytest
 from kernelwright.agents import tuner
 from kernelwright.agents._sampler import Space, _study, ask, key
 from kernelwright.core.brief import Brief, Trial
-from kernelwright.core.candidate import ParamChoice
+from kernelwright.core.candidate import Origin, ParamChoice
 from kernelwright.core.events import BODY, Screened
 from kernelwright.core.expansion import Expansion
 from kernelwright.core.normal import key_of
+from kernelwright.core.plan_language import first_values, parse_params, parse_plan
+from kernelwright.core.plan_run import run_plan
 from kernelwright.core.recall import brief_of
 from kernelwright.core.verdict import Screening, Status
+from kernelwright.engine.judging import problem_at
+from kernelwright.engine.seeds import seed
 from kernelwright.testing.recorded_run import RecordedRun, settings
 from tests.unit.landscapes import GRID, SOURCE, is_wrong, valley, valley_us
 
@@ -159,6 +164,88 @@ def plan(case, params, device):
     assert asked
     assert max(trial.values["UNROLL"] for trial in asked) == 2
     assert answer.proposals[0].choices[-1].values["UNROLL"] == 2
+
+
+PLANNED = f"""
+PARAMS = {GRID!r}
+
+def plan(case, params, device):
+    deep = params["UNROLL"] if case.axes.rows > 64 else 1
+    launch = {{"kernel": "k", "grid": (case.axes.rows,), "args": ["x"], "constants": {{"UNROLL": deep}}}}
+    return {{"launches": [launch | {{"num_warps": params["BLOCK"] // 32}}]}}
+"""
+"""Few rows leave UNROLL unread, nobody reads `two_pass`."""
+
+
+def planned(make, source=PLANNED, backend="triton", **changes):
+    """Return a brief on a source with a plan."""
+    values = changes.pop("values", None) or {name: values[0] for name, values in GRID.items()}
+    parent = make.candidate(source, backend=backend, choices=(ParamChoice(values=values),))
+    return brief(make, parents=(parent,), **{"most_trials": 96} | changes)
+
+
+def read(case, values):
+    """Return what the plan reads of some values."""
+    return (values["BLOCK"], values["UNROLL"] if case.axes["rows"] > 64 else 1)
+
+
+def test_values_that_launch_what_others_launch_are_looked_at_once(make):
+    few, many = make.case(rows=8), make.case(rows=4096)
+    for case, plans in ((few, len(GRID["BLOCK"])), (many, len(GRID["BLOCK"]) * len(GRID["UNROLL"]))):
+        found = planned(make, problem=make.problem(cases=(case,)))
+        known = []
+        asked: list[Trial] = []
+        while True:
+            answer, more = tuned(
+                found.model_copy(update={"known": tuple(known)}), lambda _, values: valley_us(values)
+            )
+            asked += more
+            if not answer.proposals:
+                break
+            known.append(key_of(answer.proposals[0].candidate(found.problem)))
+        looked = {key(trial.values): read(case, trial.values) for trial in asked}
+        assert len(looked) == len(set(looked.values())) == plans
+        assert asked[0].values == found.parents[0].choices[0].values
+
+
+def test_sources_without_a_plan_of_their_own_have_all_their_values_looked_at(make):
+    """Host code may read what a function named `plan` does not."""
+    problem = make.problem(cases=(make.case(rows=8),))
+    for backend, source in (("cpp", SOURCE), ("python", PLANNED)):
+        _, asked = tuned(planned(make, source, backend, problem=problem), lambda *_: 10.0)
+        assert len({key(trial.values) for trial in asked}) == tuner.FIRST
+
+
+def test_seed_whose_fp32_plan_reads_few_parameters_costs_few_looks(make):
+    source = seed("matmul", "triton", Origin.AUTHOR).source
+    found = planned(
+        make, source, problem=problem_at("matmul", ["512x512x512 fp32"], make.device()),
+        values=first_values(source),
+    )  # fmt: skip
+    (case,) = found.problem.cases
+    answer, asked = tuned(found, lambda *_: 10.0)
+    function, space = parse_plan(source), Space(parse_params(source))
+    plans = {
+        run_plan(function, case, values, found.problem.device).model_dump_json() for values in space.points()
+    }
+    looked = {key(trial.values) for trial in asked}
+    assert len(looked) <= min(len(plans), tuner.FIRST) < space.size / 10
+    assert answer.proposals[0].choices == found.parents[0].choices
+
+
+def test_what_a_winner_of_one_case_takes_on_another_is_known_from_values_that_launch_the_same(make):
+    few, many = make.case(rows=8), make.case(rows=4096)
+    found = planned(make, problem=make.problem(cases=(few, many)))
+    best = {"UNROLL": 16, "BLOCK": 128, "two_pass": False}
+    cases = {few.hash: few, many.hash: many}
+    answer, asked = tuned(found, lambda case, values: 10.0 if read(cases[case], values) == read(
+        cases[case], best) else 20.0)  # fmt: skip
+    for case in (few, many):
+        looked = {key(trial.values) for trial in asked if trial.case_hash == case.hash}
+        assert len(looked) == len({read(case, json.loads(one)) for one in looked})
+    (proposal,) = answer.proposals
+    rule = proposal.choices[-1].values
+    assert [read(case, rule) for case in (few, many)] == [read(case, best) for case in (few, many)]
 
 
 def test_best_values_of_the_nearest_case_are_looked_at_early(make):

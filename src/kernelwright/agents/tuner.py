@@ -4,7 +4,8 @@
    goes on where it stopped.
 2. Per case it first asks for looks at the values the parent has, then at those that were best on the nearest cases, on
    the ancestors' sources and in lessons of other runs, then at what Optuna's sampler suggests. What the plan declines
-   is never looked at.
+   is never looked at, and neither are values that launch what others launch on that case: an fp32 product reads few of
+   the parameters of a seed that has tensor cores in mind.
 3. Successive halving: all values get one look, the best third of them three, the best ninth five.
 4. The best values of each case become a table, with a rule for unseen shapes. If the tree holds that table already,
    more values are looked at; when there are none left, it says so.
@@ -18,6 +19,7 @@ from itertools import chain, zip_longest
 from statistics import median
 
 from kernelwright.agents._sampler import Space, Values, ask, key
+from kernelwright.core import plugins
 from kernelwright.core.brief import Answer, Brief, Proposal, Trial
 from kernelwright.core.candidate import Author, Candidate, ParamChoice
 from kernelwright.core.case import Case
@@ -36,6 +38,8 @@ RUNGS = ((1, 1), (3, 3), (9, 5))
 """Successive halving: the best 1/n of the values get so many looks."""
 NEAREST = 3
 """Values taken over from the nearest other case, and from the ancestors."""
+PLANS = 2000
+"""Plans run in search of one that is new, per case and answer: 0.2 to 0.5 ms each. Who finds none has seen them all."""
 INDIFFERENT = 0.01
 """Values within this of the best are no reason to leave those the parent has."""
 
@@ -104,6 +108,11 @@ class Tuning:
             self.plan: ast.FunctionDef | None = parse_plan(self.parent.source)
         except PlanFault:
             self.plan = None
+        # Elsewhere a plan is no more than a function of that name: the values may be read by host code too.
+        self.is_planned = plugins.load("backends", self.parent.backend).TIER == "A"
+        self.launches: dict[tuple[str, str], str | None] = {}
+        self.spent: set[str] = set()
+        """Cases for which there are no new values."""
         self.own = [self.tallies[case.hash] for case in self.brief.problem.cases]
 
     def answer(self) -> Answer:
@@ -138,8 +147,10 @@ class Tuning:
     def _missing(self, one: Tally, target: int, room: int) -> list[Trial]:
         """Return the looks one case still needs: new values first, then the rungs."""
         count = min(room, target - len(one.seen))
-        if count > 0 and (fresh := self._fresh(one, count)):
-            return [self._trial(one, values) for values in fresh]
+        if count > 0 and one.case.hash not in self.spent:
+            if fresh := self._fresh(one, count):
+                return [self._trial(one, values) for values in fresh]
+            self.spent.add(one.case.hash)
         ranking, looks = one.best(), list[Trial]()
         for share, repeats in RUNGS:
             for own in ranking[: math.ceil(min(target, len(one.seen)) / share)]:
@@ -151,16 +162,24 @@ class Tuning:
 
     def _fresh(self, one: Tally, count: int) -> list[Values]:
         """Return values nobody looked at on this case: known good ones first, then what the sampler suggests."""
-        found: dict[str, Values] = {}
-        for values in self._good_guesses(one):
-            if len(found) < count and key(values) not in one.seen and self._is_possible(one, values):
-                found.setdefault(key(values), values)
-        told = {own: (values, one.time(own)) for own, (values, _) in one.seen.items()}
-        seed = int(digest(f"{self.brief.seed}:{one.case.hash}:{len(one.seen)}")[:15], 16)
+        taken = {None, *(self._launched(one, values) for values, _ in one.seen.values())}
+        most = len(self.launches) + PLANS
 
         def is_new(values: Values) -> bool:
-            return key(values) not in found and self._is_possible(one, values)
+            """Tell whether values launch what nothing seen or named so far launches; once told, they are taken."""
+            if self.plan is not None and len(self.launches) >= most:
+                return False
+            launched = self._launched(one, values)
+            is_fresh = launched not in taken
+            taken.add(launched)
+            return is_fresh
 
+        found: dict[str, Values] = {}
+        for values in self._good_guesses(one):
+            if len(found) < count and is_new(values):
+                found[key(values)] = values
+        told = {own: (values, one.time(own)) for own, (values, _) in one.seen.items()}
+        seed = int(digest(f"{self.brief.seed}:{one.case.hash}:{len(one.seen)}")[:15], 16)
         return [*found.values(), *ask(self.space, told, count - len(found), is_new, seed)]
 
     def _good_guesses(self, one: Tally) -> Iterator[Values]:
@@ -188,15 +207,30 @@ class Tuning:
         told.sort(key=lambda lesson: apart(here, lesson.shapes))
         return [self.parent.values_for(case.hash) | lesson.values for lesson in told]
 
-    def _is_possible(self, one: Tally, values: Values) -> bool:
-        """Tell whether the source's own plan takes these values; a source without a plan says nothing."""
+    def _launched(self, one: Tally, values: Values) -> str | None:
+        """Return what values launch on a case, in one spelling; None if the source's own plan does not take them."""
+        place = (one.case.hash, key(values))
+        if place not in self.launches:
+            self.launches[place] = self._run(one.case, values)
+        return self.launches[place]
+
+    def _run(self, case: Case, values: Values) -> str | None:
         if self.plan is None:
-            return True
+            return key(values)  # nobody knows: as different as they are
         try:
-            run_plan(self.plan, one.case, values, self.brief.problem.device)
+            found = run_plan(self.plan, case, values, self.brief.problem.device)
         except PlanFault:
-            return False
-        return True
+            return None
+        # Everything a kernel is compiled with and launched with is in the plan, `num_stages` and the like among it.
+        return found.model_dump_json() if self.is_planned else key(values)
+
+    def _alike(self, one: Tally, values: Values) -> str:
+        """Return the key under which a case was looked at with values, or with others that launch the same."""
+        own = key(values)
+        if own in one.seen or (launched := self._launched(one, values)) is None:
+            return own
+        twins = (other for other, (seen, _) in one.seen.items() if self._launched(one, seen) == launched)
+        return next(twins, own)
 
     def _trial(self, one: Tally, values: Values) -> Trial:
         return Trial(candidate_hash=self.parent.hash, values=values, case_hash=one.case.hash)
@@ -207,8 +241,8 @@ class Tuning:
         return [
             self._trial(one, values)
             for one in self.own
-            for own, values in winners.items()
-            if own not in one.seen and self._is_possible(one, values)
+            for values in winners.values()
+            if self._alike(one, values) not in one.seen and self._launched(one, values) is not None
         ]
 
     def _table(self) -> tuple[ParamChoice, ...] | None:
@@ -216,11 +250,11 @@ class Tuning:
         rows: dict[str, list[str]] = {}
         values: dict[str, Values] = {}
         for one in self.own:
-            own = self._winner(one)
-            if own is None:
+            chosen = self._winner(one)
+            if chosen is None:
                 return None
-            rows.setdefault(own, []).append(one.case.hash)
-            values[own] = one.seen[own][0]
+            rows.setdefault(key(chosen), []).append(one.case.hash)
+            values[key(chosen)] = chosen
         rule = self._rule(values)
         special = [
             ParamChoice(case_hashes=tuple(sorted(cases)), values=values[own])
@@ -229,22 +263,22 @@ class Tuning:
         ]
         return (*special, ParamChoice(values=rule))
 
-    def _winner(self, one: Tally) -> str | None:
+    def _winner(self, one: Tally) -> Values | None:
         """Return the fastest values of a case; the parent's own if they are as good."""
         ranking = one.best()
         if not ranking:
             return None
         # The first of the ranking went through every rung: a lucky look has put nobody there.
-        best = ranking[0]
-        kept = key(self.parent.values_for(one.case.hash))
-        old, new = one.time(kept), one.time(best)
+        best, _ = one.seen[ranking[0]]
+        kept = self.parent.values_for(one.case.hash)
+        old, new = one.time(self._alike(one, kept)), one.time(ranking[0])
         return kept if old is not None and new is not None and old - new < INDIFFERENT else best
 
     def _rule(self, winners: dict[str, Values]) -> Values:
         """Return the winner that loses least over all cases, each by its weight; one that fails somewhere is out."""
         losses: dict[str, float] = {}
-        for own in winners:
-            times = [one.time(own) for one in self.own]
+        for own, values in winners.items():
+            times = [one.time(self._alike(one, values)) for one in self.own]
             if None not in times:
                 bests = [one.time(one.best()[0]) for one in self.own]
                 losses[own] = sum(
