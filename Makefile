@@ -40,6 +40,10 @@ test-gpu: $(READY)
 docs: $(READY)
 	@$(BIN)/python docs/generate.py
 
+# What children import whenever one is started, and none of them may write bytecode. With all of it the bundle has 81 MiB.
+COMPILED := $(addprefix kernelwright/,core judge worker model backends ops hardware store) \
+  pydantic annotated_types typing_inspection typing_extensions.py
+
 # The package and what a GPU node lacks, for `PYTHONPATH=build/offline python3 -m kernelwright` without a network.
 bundle: $(READY)
 	@rm -rf build/offline && mkdir -p build/offline
@@ -50,6 +54,10 @@ bundle: $(READY)
 	@find build/offline -depth -type d \( -name tests -o -name testing -o -name __pycache__ \) \
 	  -not -path 'build/offline/kernelwright/*' -exec rm -rf {} +
 	@find build/offline -name '*.so' -exec strip --strip-unneeded {} + && find build/offline -name '*.pyx' -delete
+	@# By content: the files' times are others once they are copied. Bytecode of another minor version is dead weight.
+	@cd build/offline && if [ "$$($(TWIN_PY) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>&1)" = $(PYTHON) ]; \
+	  then $(TWIN_PY) -m compileall -q --invalidation-mode checked-hash $(COMPILED); \
+	  else echo "no bytecode: $(TWIN_PY) is no Python $(PYTHON) (TWIN_PY=...)"; fi
 	@du -sm build/offline | awk '{ print "build/offline: " $$1 " MiB"; exit $$1 >= 60 }'
 
 # A copy of the GPU node's Python stack, to try things in before they go there; needs Python $(PYTHON) (TWIN_PY=...), 5 GB, no GPU.

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+CACHE_TAG = f".{sys.implementation.cache_tag}"
 
 
 @pytest.mark.slow
@@ -17,6 +18,11 @@ def test_the_bundle_runs_doctor_without_site_packages() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "build/offline:" in done.stdout
+    core = ROOT / "build" / "offline" / "kernelwright" / "core"
+    compiled = {path.name.split(".")[0] for path in (core / "__pycache__").glob(f"*{CACHE_TAG}.pyc")}
+    assert compiled == {path.stem for path in core.glob("*.py")}, (
+        "what the target's Python can read, and is there"
+    )
     # -S leaves the virtual environment's packages out: what runs is the bundle alone.
     command = [sys.executable, "-S", "-m", "kernelwright", "doctor"]
     alone = subprocess.run(
