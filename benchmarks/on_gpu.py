@@ -57,6 +57,7 @@ PARTS = {
     "mutation-cuda": Part(
         "mutation.json", ("-m", "benchmarks.mutation", "run", "--backend", "cuda", "--budget-s", "{s}")
     ),
+    "make-run": Part("make_run.json", ("-m", "benchmarks.make_run", *GPU)),
 }
 
 
