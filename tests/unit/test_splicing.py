@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelwright.core.account import Against
-from kernelwright.core.messages.model import ModelTimed, ModeTimes, OutputCheck, Winner
+from kernelwright.core.messages.model import ModelTimed, ModeTimes, OutputCheck, VerifyModel, Winner
+from kernelwright.engine import splicing
 from kernelwright.engine.diagnose import all_failing, smallest_failing
 from kernelwright.engine.splicing import added_one_by_one, verification
 
@@ -185,6 +186,18 @@ def test_torch_compile_counts_where_some_processes_could_not_compile(winners) ->
     found = verification(winners[0], times, 0)
     assert found.compiled_ratio == pytest.approx(80 / 90, rel=0.02)
     assert not found.shipped
+
+
+@pytest.mark.parametrize(("until", "processes"), [(math.inf, 5), (-math.inf, 3)])
+def test_a_spent_budget_leaves_the_fewest_processes_and_says_so(
+    make, monkeypatch: pytest.MonkeyPatch, until: float, processes: int
+) -> None:
+    monkeypatch.setattr(splicing, "ask_model", lambda *_: timed([80.0])[0])
+    request = VerifyModel(spec="m.py:build", threads=1, winners=(), rounds=ROUNDS, seed=0)
+    found = splicing.asked(splicing.Whole(request, 5, lambda _: None, until), ((0,),))
+    assert len(found) == processes
+    notes = verification((), found, 0).notes
+    assert notes == (() if processes == 5 else ("3 of 5 processes: the budget is spent",))
 
 
 def test_a_winner_that_is_never_called_goes(winners) -> None:

@@ -67,8 +67,10 @@ def optimize(run: Run, judge: JudgeClient) -> None:
     try:
         search(run, judge)
         for problem in list(run.tree.problems.values()):
+            started = time.monotonic()
             settle(run, judge, problem)
             finish(run, judge, problem)
+            run.spent.add(problem.hash, time.monotonic() - started)
         if run.config.model is None:
             reason = hand_over(run.folder, run.tree)
         elif run.tree.problems:
@@ -248,7 +250,8 @@ def verify(run: Run) -> str:
         rest=run.config.who_runs_the_rest(),
         cache_folder=str(run.cache) if run.cache else None,
     )
-    whole = Whole(request, run.config.model_processes, run.show)
+    left_s = run.config.budget_s - run.spent.seconds
+    whole = Whole(request, run.config.model_processes, run.show, until=time.monotonic() + left_s)
     rule = partial(verification, against=run.config.against)
     added_one_by_one(groups, partial(timed, whole, groups), rule, run.record, run.tree.tried)
     return _installed(run, groups)

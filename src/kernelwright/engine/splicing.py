@@ -12,8 +12,9 @@
 
 import math
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from kernelwright.core.account import Against
@@ -27,6 +28,8 @@ LOSS = 0.02
 """End-to-end loss that must be ruled out where a winner's gain is too small to be seen."""
 ARMS = 4
 """Sets of winners timed side by side at most; every one is compiled in every process."""
+LEAST_PROCESSES = 3
+"""Fewer say nothing of what differs from one to the next."""
 ROUNDS = 10
 """What differs from process to process is more than what differs from round to round."""
 CHECKED_INPUTS = 3
@@ -41,6 +44,8 @@ class Whole:
     """Without winners and arms."""
     processes: int
     show: Show
+    until: float = math.inf
+    """When there is time for no more than the fewest, by the monotonic clock."""
 
 
 def timed(
@@ -53,13 +58,19 @@ def timed(
         tuple(starts[group] + number for group in arm for number in range(len(groups[group]))) for arm in arms
     )
     request = whole.request.model_copy(update={"winners": flat})
-    return asked(Whole(request, whole.processes, whole.show), places)
+    return asked(replace(whole, request=request), places)
 
 
 def asked(whole: Whole, arms: tuple[tuple[int, ...], ...]) -> list[ModelTimed]:
     """Return what fresh processes find of the model with sets of winners, each given by their places."""
-    found = []
+    found: list[ModelTimed] = []
+    longest = 0.0
     for number in range(whole.processes):
+        started = time.monotonic()
+        if number >= LEAST_PROCESSES and started + longest > whole.until:
+            few = f"{number} of {whole.processes} processes: the budget is spent"
+            found[-1] = found[-1].model_copy(update={"notes": (*found[-1].notes, few)})
+            break
         whole.show(f"the whole model, process {number + 1} of {whole.processes}")
         # Outputs do not depend on the process: one looks closely, the others make sure.
         closely = {"checked_inputs": CHECKED_INPUTS if number == 0 else 1, "other_sizes": number == 0}
@@ -68,6 +79,7 @@ def asked(whole: Whole, arms: tuple[tuple[int, ...], ...]) -> list[ModelTimed]:
         if not isinstance(answer, ModelTimed):
             raise ServiceDied("model", f"answered {type(answer).__name__} to VerifyModel")
         found.append(answer)
+        longest = max(longest, time.monotonic() - started)
     return found
 
 
