@@ -1,11 +1,14 @@
 """The tools of compute-sanitizer on one job, played by a script: side by side, in a fixed order, none left over."""
 
 import os
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from kernelwright.backends import _compute_sanitizer
 from kernelwright.core.verdict import Status
 from kernelwright.judge.stages import device_sanitizer
 from kernelwright.judge.stages.device_sanitizer import FOUND, TOOLS, watched
@@ -95,3 +98,14 @@ def test_a_tool_dies_with_the_judge_that_is_killed(script: Path, tmp_path: Path)
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_running, pids))
+
+
+def test_where_no_toolkit_is_installed_the_package_brings_one_that_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(_compute_sanitizer, "PLACES", ())
+    tool = _compute_sanitizer.program()
+    assert tool is not None
+    done = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, "Compute Sanitizer" in done.stdout) == (0, True), done.stderr

@@ -163,7 +163,7 @@ def test_a_run_whose_winners_no_sanitizer_could_look_into_is_refused_before_it_b
     beginning = Beginning(datetime.now(UTC), make.device(), Seeds(("triton", "cuda"), 1), ())
     with pytest.raises(BackendUnavailable, match="'triton' needs compute-sanitizer") as caught:
         begin(RunConfig(op="rmsnorm"), tmp_path, beginning, print)
-    assert "put it on PATH" in str(caught.value)
+    assert "pip install nvidia-cuda-sanitizer-api" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,6 +22,7 @@ LIBRARIES = (
     "torch",
     "triton",
     "nvidia-cuda-nvrtc",
+    "nvidia-cuda-sanitizer-api",
     "cuda-bindings",
     "transformers",
     "pydantic-ai-slim",

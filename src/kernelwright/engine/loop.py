@@ -77,7 +77,9 @@ def optimize(run: Run, judge: JudgeClient) -> None:
             reason = verify(run)
         else:
             reason = "no region of the model is offered; nothing is spliced"
-    except KernelwrightError as error:  # whatever it is, it can be mended, and the run taken up where it stopped
+    except (
+        KernelwrightError
+    ) as error:  # whatever it is, it can be mended, and the run taken up where it stopped
         run.record([RunEnded(reason=str(error), failed=True)])
         raise
     run.record([RunEnded(reason=reason)])

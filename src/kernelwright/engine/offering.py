@@ -63,7 +63,7 @@ def refuse_unwatched(backends: Sequence[str], device: Device) -> None:
         return
     planned = [name for name in backends if plugins.load("backends", name).TIER == "A"]
     if planned:
-        remedy = "Install the CUDA toolkit's compute-sanitizer, or put it on PATH."
+        remedy = "`pip install nvidia-cuda-sanitizer-api`, or put the CUDA toolkit's on PATH."
         raise BackendUnavailable(planned[0], "compute-sanitizer, under which every winner is run", remedy)
 
 
