@@ -195,7 +195,9 @@ def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]
 
 def other_scalars(case: Case) -> list[dict[str, bool | int | float]]:
     """Return scalars under which the same inputs have another answer."""
-    found: list[dict[str, bool | int | float]] = [{"scale": 1.75 * float(case.scalars["scale"])}]
+    scale = float(case.scalars["scale"])
+    # Under a negative one the largest score is the least product: a maximum taken too early is found out.
+    found: list[dict[str, bool | int | float]] = [{"scale": 1.75 * scale}, {"scale": -scale}]
     if case.axes["seq"] == case.axes["kv_seq"]:
         found.append({"causal": not case.scalars["causal"]})
     return found if case.axes["kv_seq"] > 1 else []
