@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from statistics import median
 
@@ -49,6 +50,12 @@ of a GPU it takes seven."""
 GROUP = {"cpu": 6, "cuda": 15}
 """Challengers raced at once."""
 REPLAYS, REPLAYED_PAIRS, BLOCK = 20_000, 400, 20
+Row = dict[str, object]
+NULL_ALPHAS = (0.001, 0.05)
+NEVER = 1e-300
+"""A beta that no evidence of that many pairs can reach: nobody gives up."""
+PROVEN_SHARE = 0.95
+"""Share of tries that must end in a keep before an effect of that size counts as seen."""
 STRESSES = ("quiet", "idle gaps", "background load")
 EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 12, 0.02, 0.02, 0.05)}
 """Work the challengers of one race save (or add), as a share of their own."""
@@ -215,24 +222,36 @@ def summary(rows: Sequence[dict[str, object]], rng: random.Random) -> dict[str, 
                 found[f"effect {effect:+.0%} on {kind}"] = {
                     "decisions": len(own),
                     "kept": keeps,
+                    "kept rate, lower 95 %": round(lower_bound(keeps, len(own)), 5),
                     "median ratio": round(median(float(str(row["ratio"])) for row in own), 4),
                     "median pairs": median(int(str(row["pairs"])) for row in own),
                 }
+    found["smallest effect proven in 95 % of the tries"] = {
+        kind: smallest_proven(rows, kind) for kind in EFFECTS
+    }
     return found | clocks_summary(rows)
+
+
+def smallest_proven(rows: Sequence[Mapping[str, object]], kind: str) -> str:
+    """Return the smallest gain that was kept in at least 95 % of its tries on a kind of device."""
+    outcomes: dict[float, list[bool]] = {}
+    for row in rows:
+        if str(row["key"]).startswith(f"effect/{kind}/"):
+            kept = row["outcome"] == Outcome.FASTER.value
+            outcomes.setdefault(float(str(row["effect"])), []).append(kept)
+    proven = [
+        effect for effect, own in outcomes.items() if effect > 0 and sum(own) >= PROVEN_SHARE * len(own)
+    ]
+    if not proven:
+        return "none" if outcomes else "none: not tried"
+    return f"{min(proven):+.0%}"
 
 
 def same_kernel_summary(rows: Sequence[dict[str, object]], rng: random.Random) -> dict[str, object]:
     """Return how often a kernel was kept against itself, live and in replays of the recorded pairs."""
     recorded: list[float] = [value for row in rows for value in row["log_ratios"]]  # type: ignore[attr-defined]
-    rule, kept = KeepRule(alpha=ALPHA, max_pairs=REPLAYED_PAIRS), 0
-    for _ in range(REPLAYS):
-        drawn: list[float] = []
-        while len(drawn) < REPLAYED_PAIRS:
-            # Never across decisions: neighbours were raced against the same incumbent in the same heats.
-            pairs: list[float] = rng.choice(rows)["log_ratios"]  # type: ignore[assignment]
-            start = rng.randrange(len(pairs))
-            drawn += pairs[start : start + BLOCK]
-        kept += standing(drawn[:REPLAYED_PAIRS], rule).outcome is Outcome.FASTER
+    rule = KeepRule(alpha=ALPHA, max_pairs=REPLAYED_PAIRS)
+    kept = sum(is_kept(replay(rows, rng), rule) for _ in range(REPLAYS))
     false_keeps = sum(row["outcome"] == Outcome.FASTER.value for row in rows)
     return {
         "decisions": len(rows),
@@ -241,18 +260,80 @@ def same_kernel_summary(rows: Sequence[dict[str, object]], rng: random.Random) -
         "pairs": len(recorded),
         "replays": REPLAYS,
         "false keeps of replays": kept,
+        "replays at the null boundary": null_replays(rows, rng, REPLAYS),
         "median absolute log ratio of a pair": round(median(map(abs, recorded)), 5),
     }
 
 
+class Exchange(StrEnum):
+    """Whose arms change places by lot in a replay."""
+
+    NONE = "as recorded"
+    """Nobody's: the median is what it happened to be."""
+    BLOCK = "arms of a block exchanged by lot"
+    """Those of a whole block: the median is zero, and neighbours hang together as they did."""
+    PAIR = "arms of a pair exchanged by lot"
+    """Those of every pair: the median is zero, and no pair knows of another."""
+
+
+def replay(rows: Sequence[Row], rng: random.Random, exchange: Exchange = Exchange.NONE) -> list[float]:
+    """Return the pairs of a long decision, made of blocks of recorded ones."""
+    drawn: list[float] = []
+    while len(drawn) < REPLAYED_PAIRS:
+        # Never across decisions: neighbours were raced against the same incumbent in the same heats.
+        pairs: list[float] = rng.choice(rows)["log_ratios"]  # type: ignore[assignment]
+        start = rng.randrange(len(pairs))
+        block = pairs[start : start + BLOCK]
+        if exchange is Exchange.BLOCK:
+            side = rng.choice((-1, 1))
+            block = [side * value for value in block]
+        elif exchange is Exchange.PAIR:
+            block = [rng.choice((-1, 1)) * value for value in block]
+        drawn += block
+    return drawn[:REPLAYED_PAIRS]
+
+
+def is_kept(log_ratios: Sequence[float], rule: KeepRule) -> bool:
+    """Tell whether a challenger with these pairs would be kept."""
+    return standing(log_ratios, rule).outcome is Outcome.FASTER
+
+
+def null_replays(rows: Sequence[Row], rng: random.Random, count: int) -> dict[str, object]:
+    """Return how often chance alone is kept where a gain of any size would be enough and nobody gives up.
+
+    The margin of the smallest gain hides what the evidence itself does.
+    """
+    found: dict[str, object] = {"replays": count}
+    for exchange in (Exchange.PAIR, Exchange.BLOCK, Exchange.NONE):
+        for alpha in NULL_ALPHAS:
+            rule = KeepRule(smallest_gain=0.0, alpha=alpha, beta=NEVER, max_pairs=REPLAYED_PAIRS)
+            kept = sum(is_kept(replay(rows, rng, exchange), rule) for _ in range(count))
+            found[f"{exchange.value}, alpha {alpha}"] = {
+                "false keeps": kept,
+                "rate, lower 95 %": round(lower_bound(kept, count), 5),
+                "rate, upper 95 %": round(upper_bound(kept, count), 5),
+            }
+    return found
+
+
 def upper_bound(hits: int, count: int) -> float:
     """Return the Clopper-Pearson 95 % upper bound of a rate, by bisection on the binomial tail."""
+    if hits == count:
+        return 1.0
+    # By logarithms: ways to choose a thousand of 20,000 are no float.
+    ways = [math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1) for k in range(hits + 1)]
     low, high = hits / count, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        tail = sum(math.comb(count, k) * middle**k * (1 - middle) ** (count - k) for k in range(hits + 1))
+        yes, no = math.log(middle), math.log1p(-middle)
+        tail = math.fsum(math.exp(way + k * yes + (count - k) * no) for k, way in enumerate(ways))
         low, high = (middle, high) if tail > 0.05 else (low, middle)
     return high
+
+
+def lower_bound(hits: int, count: int) -> float:
+    """Return the Clopper-Pearson 95 % lower bound of a rate."""
+    return 1 - upper_bound(count - hits, count)
 
 
 def naive(session: Session, count: int) -> None:
