@@ -85,7 +85,7 @@ def on_h200() -> Problem:
 def test_a_seed_that_fits_its_registers_is_not_said_to_spill(room: Judge, on_h200: Problem) -> None:
     candidate = seed("softmax", "triton", Origin.AUTHOR)
     assert candidate is not None
-    node = timed(on_h200, candidate, room._resources(candidate, on_h200))
+    node = timed(on_h200, candidate, room.kept.resources(candidate, on_h200))
     found = {one.name: one.value for one in metrics_of(on_h200, node, on_h200.cases[0])}
     assert found["spill_bytes"] == 0
     assert 0 < found["registers"] <= 255
@@ -102,7 +102,7 @@ def test_a_kernel_that_holds_too_much_is_said_to_spill_with_the_compilers_own_nu
     values = {"elements": 65536}
     choice = candidate.choices[-1].model_copy(update={"values": values})
     crowded = candidate.model_copy(update={"source": SPILLED, "choices": (choice,)})
-    resources = room._resources(crowded, on_h200)
+    resources = room.kept.resources(crowded, on_h200)
     ((_, told),) = resources.items()
     spilled = told["spill_store_bytes"] + told["spill_load_bytes"]
     assert spilled >= 1000
@@ -118,4 +118,4 @@ def test_what_runs_on_the_host_has_no_kernels_to_tell_of(room: Judge, on_h200: P
     candidate = seed("softmax", "cpp", Origin.AUTHOR)
     assert candidate is not None
     here = on_h200.model_copy(update={"device": cpu_device()})
-    assert room._resources(candidate, here) == {}
+    assert room.kept.resources(candidate, here) == {}

@@ -31,7 +31,7 @@ def judged(room: Judge, backend: str, device: Device, folder: Path) -> Node:
     candidate = seed("softmax", backend, Origin.AUTHOR)
     assert candidate is not None
     blobs = Blobs(folder / "blobs")
-    kept = room._keep_artefacts(candidate, problem)
+    kept = room.kept.keep(candidate, problem)
     for blob_hash in kept.values():
         blobs.put(room.blobs.get(blob_hash))
     return Node(candidate, problem.hash, 1, evaluations=[accepted(candidate, problem, kept, room)])
@@ -47,7 +47,7 @@ def accepted(candidate: Candidate, problem: Problem, kept: dict[str, str], room:
         status=Status.ACCEPTED,
         stages=tuple(stages),
         artefact_hashes=kept,
-        resources=room._resources(candidate, problem),
+        resources=room.kept.resources(candidate, problem),
     )
 
 

@@ -115,7 +115,7 @@ def events(room: Judge, problem: Problem, run: Path, backend: str = "cpp", **cha
     """Return the events of a run without a model whose seed beat eager, and keep what the judge built."""
     baseline, best = seed("rmsnorm", "eager", Origin.BASELINE), seed("rmsnorm", backend, Origin.AUTHOR)
     assert baseline is not None and best is not None
-    kept = room._keep_artefacts(best, problem)
+    kept = room.kept.keep(best, problem)
     for content in kept.values():
         Blobs(run / "blobs").put(room.blobs.path(content).read_bytes())
     started = RunStarted(config=SINGLE | changes, versions={}, device=problem.device)

@@ -103,7 +103,7 @@ def test_what_the_judge_compiled_is_what_is_spliced_and_shipped(
     room: Judge, problem: Problem, backend: str, tmp_path: Path
 ) -> None:
     baseline, best = seed("rmsnorm", "eager", Origin.BASELINE), seed("rmsnorm", backend, Origin.AUTHOR)
-    tree = finished(problem, baseline, best, room._keep_units(best, problem))
+    tree = finished(problem, baseline, best, room.kept.keep(best, problem))
     ((winner,),) = winners(tree, room.blobs)
     assert expected_gain(tree, problem.hash) == pytest.approx(0.1)
     assert winner.plan is not None
@@ -139,7 +139,7 @@ def test_a_run_writes_its_kernels_anew_if_it_shipped_them_and_refuses_if_it_did_
     baseline, best = seed("rmsnorm", "eager", Origin.BASELINE), seed("rmsnorm", "cuda", Origin.AUTHOR)
     run = tmp_path / "runs" / "20260101-000000-abcdef"
     run.mkdir(parents=True)
-    kept = room._keep_units(best, problem)
+    kept = room.kept.keep(best, problem)
     for content in kept.values():
         Blobs(run / "blobs").put(room.blobs.path(content).read_bytes())
     verified = ModelVerified(

@@ -3,7 +3,6 @@
 import os
 import platform
 import random
-import shutil
 import tempfile
 import time
 from collections import deque
@@ -16,12 +15,10 @@ from pathlib import Path
 
 import torch
 
-from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.counters import CounterProfile, NoCounters
 from kernelwright.core.device import Device
 from kernelwright.core.errors import DeviceLost, ServiceDied, UnfairClock
-from kernelwright.core.frozen import canonical_json, digest
 from kernelwright.core.messages.judge import (
     Compare,
     ComparisonAnswer,
@@ -55,15 +52,9 @@ from kernelwright.judge.ahead import compile_early, compile_late
 from kernelwright.judge.builds import Builds
 from kernelwright.judge.children import Service
 from kernelwright.judge.counted import count
-from kernelwright.judge.execution import (
-    collect,
-    compile_ahead,
-    compile_cases,
-    launches_plans,
-    plan_for,
-    units_of,
-)
+from kernelwright.judge.execution import compile_ahead
 from kernelwright.judge.heat import TimingFailed
+from kernelwright.judge.kept import Kept
 from kernelwright.judge.native import looked_at
 from kernelwright.judge.nurseries import Nurseries
 from kernelwright.judge.presence import require_device
@@ -99,6 +90,7 @@ class Judge:
             Path(settings.cache_folder), self.home, os.cpu_count() or 1, guards_off=settings.guards_off
         )
         self.blobs = Blobs(Path(settings.blob_folder))
+        self.kept = Kept(self.builds, self.blobs, self.home)
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
         self.nurseries = Nurseries(self.home, settings.threads)
         self.fair: set[str] = set()
@@ -211,7 +203,7 @@ class Judge:
                 compile_late(bench, waiting)
             if stage is Stage.BUILD:
                 # Before anything of the candidate runs: what is stored now is what is spliced later.
-                artefacts = self._keep_artefacts(candidate, problem)
+                artefacts = self.kept.keep(candidate, problem)
         return Evaluation(
             candidate_hash=candidate.hash,
             problem_hash=problem.hash,
@@ -221,7 +213,7 @@ class Judge:
             stages=tuple(results),
             timing=None if failure else timing,
             artefact_hashes={} if failure else artefacts,
-            resources={} if failure else self._resources(candidate, problem),
+            resources={} if failure else self.kept.resources(candidate, problem),
             log_hash=self.blobs.put(failure.reason.encode()) if failure else None,
             environment=self._environment(bench),
             seconds=time.perf_counter() - started,
@@ -270,36 +262,6 @@ class Judge:
         """Raise `DeviceLost` where candidates seem to have died and the GPU did: launchers without one end, too."""
         if not bench.is_cpu and not LIFELESS.isdisjoint(statuses):
             self._require_device(bench)
-
-    def _keep_artefacts(self, candidate: Candidate, problem: Problem) -> dict[str, str]:
-        """Store exactly what was judged, so that exactly that is spliced."""
-        kept: dict[str, str] = {}
-        if plugins.load("backends", candidate.backend).TIER == "A":
-            return self._keep_units(candidate, problem)
-        for choice in candidate.choices:
-            _, path = self.builds.get(candidate, choice.values)
-            if path is not None:
-                kept[digest(canonical_json(choice.values))] = self.blobs.put(path.read_bytes())
-        return kept
-
-    def _keep_units(self, candidate: Candidate, problem: Problem) -> dict[str, str]:
-        """Store the compiled kernels of the problem's own cases, by file name; an interpreter has none."""
-        if not launches_plans(candidate, problem.device):
-            return {}
-        compile_cases(candidate, problem.cases, problem.device, self.builds)
-        folder = Path(collect(candidate, problem.cases, problem.device, self.builds, self.home))
-        kept = {path.name: self.blobs.put(path.read_bytes()) for path in sorted(folder.iterdir())}
-        shutil.rmtree(folder)
-        return kept
-
-    def _resources(self, candidate: Candidate, problem: Problem) -> dict[str, dict[str, int]]:
-        """Return what the compiler told of the kernels of the problem's own cases; the cache has them all."""
-        if not launches_plans(candidate, problem.device):
-            return {}
-        plans = [(plan_for(candidate, case, problem.device), case) for case in problem.cases]
-        units = [unit for plan, case in plans for unit in units_of(plan, case)]
-        built = self.builds.get_units(candidate, units, problem.device.arch)
-        return {unit.hash[:16]: built[unit.hash].resources for unit in units}
 
     def _environment(self, bench: Bench) -> dict[str, str]:
         audit = {"audit": looked_at(guarded=not bench.guards_off)} if is_audited(bench) else {}
