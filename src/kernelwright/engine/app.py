@@ -38,7 +38,7 @@ from kernelwright.engine.program import write_program
 from kernelwright.engine.regions import at_home, regions_folder, write_regions
 from kernelwright.engine.run import Member, Recording, Run
 from kernelwright.engine.same_bench import refuse_other_device, refuse_other_rules
-from kernelwright.engine.seeds import SOURCES, Seeds, given_of
+from kernelwright.engine.seeds import SOURCES, Seeds, given_of, is_hurried
 from kernelwright.engine.service import JudgeClient, Show
 from kernelwright.engine.sittings import sit_down, sittings, spent
 from kernelwright.hardware.calibrate import ceilings, known_ceilings
@@ -160,7 +160,7 @@ def _start(config: RunConfig, home: Path, show: Show, watch: Watch, run_id: str)
         make_folder(runs_folder(home))
     threads = config.threads or usable_cores()
     device, names, opening = _opening(config, home, threads, show, drafts=can_draft(crew))
-    seeds = Seeds(names, threads, given=given)
+    seeds = Seeds(names, threads, given=given, hurried=is_hurried(config))
     beginning = Beginning(begun, device, seeds, tuple(opening), crew, run_id)
     return begin(config, home, beginning, show, watch)
 
@@ -237,7 +237,8 @@ def resume(
         stack.enter_context(plugins.using(config.plugins))
         tree.problems = {key: at_home(problem, home) for key, problem in tree.problems.items()}
         device, threads = tree.started.device, config.threads or usable_cores()
-        seeds = Seeds(languages(config, device), threads, given=given_of(config, tree))
+        given, hurried = given_of(config, tree), is_hurried(config)
+        seeds = Seeds(languages(config, device), threads, given=given, hurried=hurried)
         run = _run(config, device, seeds, folder, journal, tree, show, watch)
         run.crew, run.cache = crew_of(config), inductor_cache(home)
         run.spent = spent(journal.events(), sittings(folder))

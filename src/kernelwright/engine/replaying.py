@@ -42,7 +42,7 @@ from kernelwright.engine.recorded_verdicts import RecordedVerdicts
 from kernelwright.engine.rejudging import device_like
 from kernelwright.engine.run import Member
 from kernelwright.engine.same_bench import rules_of
-from kernelwright.engine.seeds import Seeds, given_of
+from kernelwright.engine.seeds import Seeds, given_of, is_hurried
 from kernelwright.engine.service import Show
 from kernelwright.hardware.detect import usable_cores
 from kernelwright.store.blobs import Blobs
@@ -209,6 +209,7 @@ def replay(
             config.threads or usable_cores(),
             before,
             given=given_of(config, before),
+            hurried=is_hurried(config),
         ),
         tuple(_moved(one, device) for one in opening),
         crew,

@@ -18,6 +18,8 @@ from kernelwright.engine.own_baseline import own_baseline
 
 SOURCES = {".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
 """Languages of existing source, by the end of its name."""
+HURRIED_S = 300.0
+"""Budget for a model below which torch.compile is put off until there is anything to hold it against."""
 
 
 def seed_file(op: str, backend: str, name: str = "") -> Path | None:
@@ -149,6 +151,8 @@ class Seeds:
     threads: int
     given: Candidate | None = field(default=None, kw_only=True)
     """Existing source that takes the place of the package's own kernels; only its marked regions may change."""
+    hurried: bool = field(default=False, kw_only=True)
+    """Whether the budget is too short to judge torch.compile before there is anything to hold it against."""
 
     def baselines(self, problem: Problem) -> list[Candidate]:
         """Return what is judged before anything else; the faster one holds the title. A given file is to be beaten."""
@@ -170,6 +174,11 @@ class Seeds:
         return [one for one in found if one is not None] + written_seeds(problem, self.backends)
 
     def _is_late(self, problem: Problem) -> bool:
-        # On a CPU torch.compile takes 20 s to compile one case (docs/measured.md): it is asked once there is something
-        # to hold against it.
-        return problem.device.kind is DeviceKind.CPU and self.given is None
+        # On a CPU torch.compile takes 20 s to compile one case, on a GPU its verdict takes 20 s of imports and
+        # compiling (docs/measured.md): where that counts it is asked once there is something to hold against it.
+        return self.given is None and (self.hurried or problem.device.kind is DeviceKind.CPU)
+
+
+def is_hurried(config: RunConfig) -> bool:
+    """Tell whether there is so little time for a model that torch.compile is put off."""
+    return config.model is not None and config.budget_s < HURRIED_S
