@@ -2,9 +2,11 @@
 
     python -m benchmarks.make_run --device auto
     PYTHONPATH=build/offline python3 -m benchmarks.make_run --device cuda --budget-s 440 --out rows.json
+    PYTHONPATH=build/offline python3 -m benchmarks.make_run --device cuda --budget-s 300 --instead "--budget 2m --top 1"
 
 The line of the Makefile is run in a home that was not there before, so that nothing is known or built yet. One row per
 kind of device, and what was printed beside the rows. The exit code is that of the run; 2 if the time was not enough.
+With --instead a shorter line is run, and the row says which; with --home what the run leaves behind is kept there.
 """
 
 import argparse
@@ -17,9 +19,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kernelwright.core.config import RunConfig
 from kernelwright.core.device import DeviceKind
 from kernelwright.core.events import ModelVerified
 from kernelwright.core.tree import Tree
@@ -30,17 +34,26 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "make_run.json"
 LINE = re.compile(r"kernelwright (optimize .*) --home \S+$", re.MULTILINE)
 """What the Makefile runs, without the home."""
-LEAST_S = 400.0
-"""The line's own budget is 4m30s; profiling, the last verdict under way and the model come on top."""
+BESIDE_S = 130.0
+"""What profiling, the last verdict under way and the model may take on top of a run's own budget."""
 PATIENCE_S = 30.0
 """How long an interrupted run may take to end."""
 
 
-def words(device: str) -> list[str]:
-    """Return the words of the Makefile's line, on a device."""
+def words(device: str, instead: str = "") -> list[str]:
+    """Return the words of the Makefile's line, on a device, with other values where they are given."""
     found = LINE.search((ROOT / "Makefile").read_text())
     assert found, "the Makefile runs `kernelwright optimize ... --home HOME`"
-    return [*shlex.split(found[1]), *([] if device == "auto" else ["--device", device])]
+    line, other = shlex.split(found[1]), shlex.split(instead)
+    for flag, value in zip(other[::2], other[1::2], strict=True):
+        line[line.index(flag) + 1] = value
+    return [*line, *([] if device == "auto" else ["--device", device])]
+
+
+def least_s(line: list[str]) -> float:
+    """Return the seconds without which a line is not begun."""
+    given = {"model": line[1], "budget_s": line[line.index("--budget") + 1]}
+    return RunConfig.model_validate(given).budget_s + BESIDE_S
 
 
 def ratios(found: ModelVerified) -> dict[str, list[float] | None]:
@@ -139,14 +152,19 @@ def main() -> int:
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--budget-s", type=float, help="interrupt it then; less than it needs is not begun")
+    parser.add_argument("--instead", default="", help="other values for flags of the line")
+    parser.add_argument("--home", type=Path, help="an empty folder that is not removed")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    if options.budget_s is not None and options.budget_s < LEAST_S:
-        print(f"{options.budget_s:.0f} s are not enough, {LEAST_S:.0f} are needed", flush=True)
+    line, begun = words(options.device, options.instead), time.monotonic()
+    if options.budget_s is not None and options.budget_s < least_s(line):
+        print(f"{options.budget_s:.0f} s are not enough, {least_s(line):.0f} are needed", flush=True)
         return 2
-    line, begun = words(options.device), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kernelwright-make-run-") as home:
-        command = [sys.executable, "-m", "kernelwright", *line, "--home", home]
+    with ExitStack() as stack:
+        home = options.home or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="kernelwright-make-run-")
+        )
+        command = [sys.executable, "-m", "kernelwright", *line, "--home", str(home)]
         told, code = carried_out(command, options.budget_s)
         seconds = time.monotonic() - begun
         print(told, flush=True)

@@ -26,6 +26,17 @@ def test_the_line_is_the_makefiles_without_its_home() -> None:
     assert words("cuda") == [*line, "--device", "cuda"]
 
 
+def test_a_shorter_line_differs_by_the_values_it_names_and_needs_less_time() -> None:
+    line, shorter = words("auto"), words("auto", "--budget 2m --top 1")
+    assert [(one, two) for one, two in zip(line, shorter, strict=True) if one != two] == [
+        ("3", "1"),
+        ("4m30s", "2m"),
+    ]
+    assert (make_run.least_s(line), make_run.least_s(shorter)) == (400.0, 250.0)
+    with pytest.raises(ValueError, match="--budge"):
+        words("auto", "--budge 2m")
+
+
 def test_a_row_says_how_much_faster_the_model_is_and_what_came_of_every_problem(make) -> None:
     row = measured(tree_of(shipped_run(make)))
     assert (row["ended"], row["failed"], row["versions"]) == (
