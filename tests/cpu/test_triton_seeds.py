@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -46,6 +47,19 @@ MI300X = H200.model_copy(
     }
 )
 LAPTOP = Device(kind=DeviceKind.CPU, name="a laptop", arch="x86_64", units=8, memory_bytes=16 << 30)
+MEMORY_BOUND = {
+    "cross_entropy": (8192, 50257),
+    "layernorm": (8192, 4096),
+    "reduce": (8192, 8192),
+    "rmsnorm": (8192, 8192),
+    "rope": (2, 32, 1024, 128),
+    "softmax": (4096, 50257),
+}
+PRODUCTS = {
+    "attention": (2, 32, 32, 2048, 2048, 64),
+    "matmul": (4096, 4096, 4096),
+    "swiglu_mlp": (2048, 2048, 5504),
+}
 UNITS = {DType.FP32: 12.0, DType.FP16: 3.0}
 """Largest error allowed, in units of roundoff times the op's own error scale: a few roundings on the way."""
 FRAMEWORK_FACTOR = 4
@@ -156,6 +170,54 @@ def test_seed_serves_other_layouts_and_devices(name: str, interpreter: Interpret
         check(entry, answer)
 
 
+SMALL_FP32 = {
+    "attention": {"batch": 1, "heads": 4, "kv_heads": 2, "seq": 512, "kv_seq": 512, "head_dim": 64},
+    "matmul": {"m": 512, "n": 256, "k": 256},
+    "swiglu_mlp": {"m": 512, "k": 256, "n": 688},
+}
+"""Sizes of the LLaMA that `make run` optimises."""
+TILES_OF_ALL = {
+    "attention": {"block_m": (16, 32, 64), "block_n": (16, 64), "num_warps": (2, 8)},
+    "matmul": {"block_m": (32, 128), "block_n": (32, 64), "block_k": (16, 64), "num_warps": (2, 8)},
+    "swiglu_mlp": {"block_m": (32, 64), "block_n": (32, 64), "block_k": (64,), "out_block_n": (32, 256)},
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_in_fp32_are_right_in_tiles_of_every_size(name: str, interpreter: Interpreter) -> None:
+    ragged = {
+        "attention": {"batch": 1, "heads": 2, "kv_heads": 1, "seq": 70, "kv_seq": 70, "head_dim": 24},
+        "matmul": {"m": 135, "n": 70, "k": 70},
+        "swiglu_mlp": {"m": 70, "k": 70, "n": 135},
+    }[name]
+    case = load_op(name).case(ragged, DType.FP32)
+    tiles = TILES_OF_ALL[name]
+    jobs = [job(name, case, **dict(zip(tiles, values, strict=True))) for values in product(*tiles.values())]
+    for entry, answer in zip(jobs, interpreter.find(jobs), strict=True):
+        check(entry, answer)
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_small_products_in_fp32_leave_no_half_of_the_device_idle(name: str) -> None:
+    case = load_op(name).case(SMALL_FP32[name], DType.FP32)
+    source = (SEEDS / name / "triton.py").read_text()
+    for launch in run_plan(parse_plan(source), case, first_values(source), H200).launches:
+        assert 2 * launch.grid[0] > H200.units, launch.kernel
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_tiles_of_large_products_in_fp32_are_the_tuners_to_choose(name: str) -> None:
+    case = load_op(name).case(
+        dict(zip(load_op(name).public_cases()[0].axes, PRODUCTS[name], strict=True)), DType.FP32
+    )
+    source = (SEEDS / name / "triton.py").read_text()
+    plan = parse_plan(source)
+    tiles = {key: sizes for key, sizes in TILES_OF_ALL[name].items() if key != "num_warps"}
+    chosen = [dict(zip(tiles, values, strict=True)) for values in product(*tiles.values())]
+    plans = {str(run_plan(plan, case, {**first_values(source), **values}, H200)) for values in chosen}
+    assert len(plans) > len(chosen) // 2
+
+
 def test_both_addressings_of_a_product_are_tried(interpreter: Interpreter) -> None:
     fits = load_op("matmul").case({"m": 64, "n": 64, "k": 64}, DType.FP16)
     odd = load_op("matmul").case({"m": 64, "n": 63, "k": 64}, DType.FP16)
@@ -195,19 +257,6 @@ def test_seed_declines_a_scattered_last_axis_by_name(name: str) -> None:
         run_plan(parse_plan(source), scattered, first_values(source), H200)
 
 
-MEMORY_BOUND = {
-    "cross_entropy": (8192, 50257),
-    "layernorm": (8192, 4096),
-    "reduce": (8192, 8192),
-    "rmsnorm": (8192, 8192),
-    "rope": (2, 32, 1024, 128),
-    "softmax": (4096, 50257),
-}
-PRODUCTS = {
-    "attention": (2, 32, 32, 2048, 2048, 64),
-    "matmul": (4096, 4096, 4096),
-    "swiglu_mlp": (2048, 2048, 5504),
-}
 COMPILED = [(name, "triton.py") for name in OPS] + [("rmsnorm", "gluon.py")]
 
 

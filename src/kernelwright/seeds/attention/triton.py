@@ -13,9 +13,9 @@ import triton
 import triton.language as tl
 
 PARAMS = {
-    "block_m": [128, 64],
-    "block_n": [0, 64, 128, 32],
-    "num_warps": [8, 4],
+    "block_m": [0, 128, 64, 32, 16],
+    "block_n": [0, 64, 128, 32, 16],
+    "num_warps": [0, 4, 8, 2],
     "num_stages": [3, 2, 4],
     "described": [True, False],
     "maxnreg": [0, 128],
@@ -105,16 +105,22 @@ def plan(case, params, device):
     v_fits = v.strides[2] % 8 + v.strides[1] % 8 + v.strides[0] % 8 + v.offset % 8 == 0
     has_descriptors = device.arch in ("sm_90", "sm_100", "sm_103", "sm_120")
     described = params.described and has_descriptors and is_half and k_fits and v_fits and head_dim % 8 == 0
-    large_m = (params.block_m if dim <= 128 else 64) if is_half else 32
+    # fp32 has no tensor cores to fill: its tiles are small, and smaller still where that leaves programs wanting.
+    usual_m = 128 if is_half else 32 if 2 * batch * heads * cdiv(seq, 32) >= device.units else 16
+    asked_m = params.block_m if params.block_m > 0 else usual_m
+    large_m = max(64, asked_m if dim <= 128 else 64) if is_half else min(64, asked_m)
     block_m = min(large_m, max(16, next_power_of_2(max(seq, 1))))
     # Up to 64 wide two blocks share a multiprocessor and one's exponentials hide behind the other's products; at 128
     # there is room for one, and it wants long products.
     usual_n = 64 if dim <= 64 else 128 if described and dim == 128 else 32
-    large_n = (params.block_n if params.block_n > 0 else usual_n) if is_half else 32
+    asked_n = params.block_n if params.block_n > 0 else usual_n if is_half else 32
+    large_n = max(32, asked_n) if is_half else min(64, asked_n)
     block_n = min(large_n, max(16, next_power_of_2(kv_seq)))
     # Four warps hold 128 queries only of heads up to 64 wide.
-    few = params.num_warps if dim <= 64 else 8
-    warps = few if block_m == 128 else 4 if is_half or dim <= 64 else 8
+    usual_warps = 8 if block_m == 128 or (not is_half and block_m == 32 and dim > 64) else 4
+    least_warps = 8 if block_m == 128 and dim > 64 else 4 if is_half else 2
+    chooses_warps = params.num_warps > 0 and (block_m == 128 or not is_half)
+    warps = max(least_warps, params.num_warps if chooses_warps else usual_warps)
     # Keys and values of every stage, and the queries.
     stage_bytes, query_bytes = 2 * block_n * dim * q.itemsize, block_m * dim * q.itemsize
     stages = max(1, min(params.num_stages, (device.shared_bytes - query_bytes) // stage_bytes))

@@ -13,10 +13,11 @@ import triton
 import triton.language as tl
 
 PARAMS = {
-    "block_m": [128, 64, 256],
-    "block_n": [256, 128],
-    "block_k": [64, 32, 128],
+    "block_m": [128, 64, 256, 32],
+    "block_n": [256, 128, 64, 32],
+    "block_k": [0, 64, 32, 128, 16],
     "group": [8, 4, 16],
+    "num_warps": [0, 2, 4, 8],
     "num_stages": [4, 3, 2],
 }
 
@@ -127,17 +128,26 @@ def plan(case, params, device):
     has_descriptors = device.arch in ("sm_90", "sm_100", "sm_103", "sm_120")
     described = has_descriptors and is_half and a_fits and b_fits and out.strides[1] == 1 and k > 0
 
-    block_m = min(params.block_m if is_half else 128, max(16, next_power_of_2(max(m, 1))))
+    # fp32 has no tensor cores to fill: its tiles may be small, and so may its blocks of threads.
+    least = 64 if is_half else 32
+    asked_m = max(least, params.block_m) if is_half else min(128, params.block_m)
+    block_m = min(asked_m, max(16, next_power_of_2(max(m, 1))))
     # Pointers cost registers: a tile of 256 columns fits only where all loads are wide, and not into 64 KB.
-    wide = block_m <= 128 and (described or (a_fits and b_fits and device.shared_bytes > 65536))
-    block_n = min(params.block_n if is_half and wide else 128, max(16, next_power_of_2(max(n, 1))))
-    block_k = params.block_k if is_half else 16
+    wide = is_half and block_m <= 128 and (described or (a_fits and b_fits and device.shared_bytes > 65536))
+    asked_n = min(max(least, params.block_n), 256 if wide else 128)
+    block_n = min(asked_n, max(16, next_power_of_2(max(n, 1))))
+    asked_k = params.block_k if params.block_k > 0 else 64 if is_half else 16
+    block_k = max(32, asked_k) if is_half else min(64, asked_k)
     # Smaller tiles where the large ones would leave half of the device idle.
     if 2 * cdiv(m, block_m) * cdiv(n, block_n) <= device.units:
         block_n = min(block_n, 128)
     if 2 * cdiv(m, block_m) * cdiv(n, block_n) <= device.units:
         block_m, block_n = min(block_m, 64), min(block_n, 64)
-    warps = 8 if block_m * block_n >= 128 * 128 else 4
+    if 2 * cdiv(m, block_m) * cdiv(n, block_n) <= device.units:
+        block_m, block_n = min(block_m, least), min(block_n, least)
+    usual_warps = 8 if block_m * block_n >= 128 * 128 else 4
+    chooses_warps = params.num_warps > 0 and not is_half and block_m * block_n <= 64 * 64
+    warps = params.num_warps if chooses_warps else usual_warps
     tiles = cdiv(m, block_m) * cdiv(n, block_n)
     stage_bytes = (block_m + block_n) * block_k * a.itemsize
     if described:

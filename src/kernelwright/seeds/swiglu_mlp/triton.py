@@ -13,12 +13,13 @@ import triton
 import triton.language as tl
 
 PARAMS = {
-    "block_m": [128, 64],
-    "block_n": [128, 64],
-    "block_k": [64, 32, 128],
+    "block_m": [128, 64, 32],
+    "block_n": [128, 64, 32],
+    "block_k": [0, 64, 32, 128, 16],
     "group": [8, 4, 16],
+    "num_warps": [0, 2, 4],
     "num_stages": [4, 3, 2],
-    "out_block_n": [256, 128],
+    "out_block_n": [256, 128, 64, 32],
 }
 
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -201,13 +202,21 @@ def plan(case, params, device):
     first_described = has_descriptors and gate_fits and x.strides[0] % 8 + x.offset % 8 == 0 and k > 0
     second_described = has_descriptors and down.strides[0] % 8 + down.offset % 8 == 0 and n > 0
 
-    block_k = params.block_k if is_half else 16
-    block_m = min(params.block_m if is_half else 64, max(16, next_power_of_2(max(m, 1))))
+    # fp32 has no tensor cores to fill: its tiles may be small, and so may its blocks of threads.
+    least = 64 if is_half else 32
+    asked_k = params.block_k if params.block_k > 0 else 64 if is_half else 16
+    block_k = max(32, asked_k) if is_half else min(64, asked_k)
+    asked_m = max(least, params.block_m) if is_half else min(64, params.block_m)
+    block_m = min(asked_m, max(16, next_power_of_2(max(m, 1))))
     # Pointers cost registers: beside two sums there is room for 64 columns.
-    block_n = min(params.block_n if first_described else 64, max(16, next_power_of_2(max(n, 1))))
+    asked_n = max(least, params.block_n if first_described else min(64, params.block_n))
+    block_n = min(asked_n, max(16, next_power_of_2(max(n, 1))))
     # Smaller tiles where the large ones would leave half of the device idle.
     if 2 * cdiv(m, block_m) * cdiv(n, block_n) <= device.units:
         block_m, block_n = min(block_m, 64), min(block_n, 64)
+    if 2 * cdiv(m, block_m) * cdiv(n, block_n) <= device.units:
+        block_m, block_n = min(block_m, least), min(block_n, least)
+    few = params.num_warps if params.num_warps > 0 and not is_half else 4
     stage_bytes = (block_m + 2 * block_n) * block_k * x.itemsize
     epilogue = block_m * block_n * x.itemsize if first_described else 0
     room = device.shared_bytes - 1024 - epilogue
@@ -218,17 +227,19 @@ def plan(case, params, device):
         "grid": (min(tiles, device.units) if first_described else tiles,),
         "args": ["x", "gate", "up", "middle", m, n, k] + strides,
         "constants": {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP": params.group},
-        "num_warps": 8 if block_m * block_n >= 128 * 64 else 4,
+        "num_warps": 8 if block_m * block_n >= 128 * 64 else few,
         "num_stages": max(2, min(params.num_stages, room // stage_bytes)),
     }
 
-    block_m = min(params.block_m if is_half else 64, max(16, next_power_of_2(max(m, 1))))
-    large_n = (params.out_block_n if second_described else 128) if is_half else 64
-    block_n = min(large_n, max(16, next_power_of_2(max(k, 1))))
+    block_m = min(asked_m, max(16, next_power_of_2(max(m, 1))))
+    large_n = (256 if second_described else 128) if is_half else 64
+    block_n = min(max(least, params.out_block_n), large_n, max(16, next_power_of_2(max(k, 1))))
     if 2 * cdiv(m, block_m) * cdiv(k, block_n) <= device.units:
         block_n = min(block_n, 128)
     if 2 * cdiv(m, block_m) * cdiv(k, block_n) <= device.units:
         block_m, block_n = min(block_m, 64), min(block_n, 64)
+    if 2 * cdiv(m, block_m) * cdiv(k, block_n) <= device.units:
+        block_m, block_n = min(block_m, least), min(block_n, least)
     out_fits = out.strides[0] % 8 + out.offset % 8 == 0
     split = out_fits and block_n >= 128
     stage_bytes = (block_m + block_n) * block_k * x.itemsize
@@ -241,7 +252,7 @@ def plan(case, params, device):
         "grid": (min(tiles, device.units) if second_described else tiles,),
         "args": ["middle", "down", "out", m, k, n, middle_stride, down.strides[0], out.strides[0]],
         "constants": blocks | {"OUT_DESCRIBED": out_fits, "SPLIT": split} if second_described else blocks,
-        "num_warps": 8 if block_m * block_n >= 128 * 128 else 4,
+        "num_warps": 8 if block_m * block_n >= 128 * 128 else few,
         "num_stages": max(2, min(params.num_stages, room // stage_bytes)),
     }
     return {
