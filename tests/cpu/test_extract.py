@@ -269,6 +269,20 @@ def test_the_same_region_on_both_sides_of_a_break_is_one_problem_and_the_break_i
     assert found.breaks[0].where.startswith(__file__)
 
 
+def test_work_is_counted_of_a_model_whose_weights_want_gradients() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(64, 32), nn.Linear(32, 64, bias=False)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.embed(tokens))
+
+    tokens = Loaded("embedded", Embedded().eval(), lambda number: (torch.full((2, 8), number),))
+    work = {one.op: one.flops for one in model_problems(tokens, "cuda").problems}
+    assert work["matmul"] == 2 * 16 * 32 * 64
+
+
 def test_values_are_those_of_the_first_call_and_nothing_is_written_for_them() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:

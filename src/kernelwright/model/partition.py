@@ -88,9 +88,8 @@ def flops(graphs: Sequence[Captured]) -> dict[Key, int]:
     for number, captured in enumerate(graphs):
         if not captured.arguments:
             continue
-        with FlopCounterMode(
-            display=False, custom_mapping=dict.fromkeys(_attentions(), _attention)
-        ) as counter:
+        counter = FlopCounterMode(display=False, custom_mapping=dict.fromkeys(_attentions(), _attention))
+        with torch.no_grad(), counter:  # what was captured in inference mode takes no part in a backward pass
             run = _Flops(captured, counter)
             run.run(*fresh_arguments(captured))
         found |= {(number, name): count for name, count in run.counts.items()}
