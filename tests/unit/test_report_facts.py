@@ -281,3 +281,12 @@ def test_certificate_names_stages_comparisons_and_the_error_in_the_model(make):
     assert [one.name for one in found.stages] == [stage.value for stage in Stage]
     assert [(one.incumbent, one.interval.ratio) for one in found.comparisons] == [("eager", 2.0)]
     assert (found.hidden_shapes, found.error) == (8, 1.25)
+
+
+def test_where_a_baseline_keeps_its_title_the_fastest_who_wanted_it_is_told(make):
+    run = Telling(make).started().found()
+    base = run.baseline(100.0)
+    for number, time_us in enumerate((125.0, 400.0)):
+        run.challenger(base, (100.0, time_us), f"int kernel_fn(); // {number}", kept=False)
+    (problem,) = run.ended().report().problems
+    assert problem.verdict.startswith("not faster: x0.800 ")

@@ -284,12 +284,10 @@ def _put_back(folder: Path, tree: "Tree") -> tuple[str, "dict[str, ParamValue]"]
 
 
 def _row(tree: "Tree", key: str, calls_to_pay: float | None) -> KernelRow:
+    from kernelwright.report.standing import standing
+
     problem, held = tree.problems[key], tree.titles.get(key, [])
-    judged = [node for (owner, _), node in tree.nodes.items() if owner == key and node.decision]
-    judged.sort(key=lambda node: node.candidate.origin is not Origin.BASELINE)
     best = tree.nodes[key, held[-1]] if held else None
-    # The winner's own sentence; where a baseline kept its title, why the last challenger did not get it.
-    told = best if held[1:] else judged[-1] if judged else None
     found = best.comparisons[-1] if best and best.comparisons else None
     return KernelRow(
         case=problem.cases[0].label,
@@ -300,7 +298,7 @@ def _row(tree: "Tree", key: str, calls_to_pay: float | None) -> KernelRow:
         ratio=found.ratio if found else None,
         ci_low=found.ci_low if found else None,
         ci_high=found.ci_high if found else None,
-        reason=told.decision.reason if told and told.decision else "not judged",
+        reason=standing(tree, key).outcome or "not judged",
         spliced=tree.tried.get(key),
         calls_to_pay=calls_to_pay,
     )

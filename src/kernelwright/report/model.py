@@ -183,7 +183,7 @@ class ProblemFact(Frozen):
     stopped: str
     """Why its search stopped."""
     verdict: str
-    """The gate's sentence on the winner, or on the last who tried."""
+    """The gate's sentence on the winner, or on the fastest who tried."""
     steps: tuple[Step, ...]
     experiments: tuple[Experiment, ...]
     change: Change

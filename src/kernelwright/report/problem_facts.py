@@ -56,7 +56,7 @@ def problem_fact(run: Chronicle, key: str) -> ProblemFact:
         calls_to_pay=_calls_to_pay(found, search_s, (baseline_us, winner_us), is_installed),
         search=_search(run, key),
         stopped=_stopped(tree, key),
-        verdict=_verdict(found),
+        verdict=found.outcome or "nothing was decided",
         steps=_steps(found, run),
         experiments=tuple(_experiment(found, run, node) for node in found.nodes),
         change=change_of(tree, problem, winner.candidate if winner else None),
@@ -106,16 +106,6 @@ def _search(run: Chronicle, key: str) -> str:
     for reason in run.escalations.get(key, []):
         said += f"; bolder means: {reason}"
     return said
-
-
-def _verdict(found: Standing) -> str:
-    """Return the gate's sentence on the winner; where a baseline holds the title, on the last who wanted it."""
-    if found.winner and found.winner.decision:
-        return found.winner.decision.reason
-    judged = [node for node in found.nodes if node.decision]
-    challengers = [node for node in judged if node.candidate.origin is not Origin.BASELINE]
-    last = (challengers or judged)[-1:]
-    return last[0].decision.reason if last and last[0].decision else "nothing was decided"
 
 
 def _author(candidate: Candidate) -> str:

@@ -38,6 +38,20 @@ class Standing:
         return self.best if self.best.candidate.origin is not Origin.BASELINE else None
 
     @property
+    def outcome(self) -> str:
+        """Return the gate's sentence on the winner; where a baseline holds the title, on the fastest who wanted it."""
+        if self.winner and self.winner.decision:
+            return self.winner.decision.reason
+        judged = [node for node in self.nodes if node.decision]
+        challengers = [node for node in judged if node.candidate.origin is not Origin.BASELINE]
+        # Of those without a time, and of equals, the last.
+        told = max(reversed(challengers or judged), key=self._fast, default=None)
+        return told.decision.reason if told and told.decision else ""
+
+    def _fast(self, node: Node) -> float:
+        return self.speed(node.candidate.hash) or 0.0
+
+    @property
     def proof(self) -> Comparison | None:
         """Return the winner's direct comparison with the baseline."""
         if self.winner is None or self.first is None:
