@@ -28,12 +28,15 @@ from kernelwright.core.device import DeviceKind
 from kernelwright.core.events import ModelVerified
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import JUDGE_VERSION
+from kernelwright.hardware.detect import devices
 from kernelwright.store.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "make_run.json"
-LINE = re.compile(r"kernelwright (optimize .*) --home \S+$", re.MULTILINE)
-"""What the Makefile runs, without the home."""
+LINE = re.compile(r"kernelwright optimize \$\(if .*\) (--max-pairs .*) --home \S+$", re.MULTILINE)
+"""What the Makefile runs on every device, without the home."""
+OWN = re.compile(r"^ON_(CPU|GPU) := (.*)$", re.MULTILINE)
+"""What it runs on a kind of device."""
 BESIDE_S = 130.0
 """What profiling, the last verdict under way and the model may take on top of a run's own budget."""
 PATIENCE_S = 30.0
@@ -42,9 +45,14 @@ PATIENCE_S = 30.0
 
 def words(device: str, instead: str = "") -> list[str]:
     """Return the words of the Makefile's line, on a device, with other values where they are given."""
-    found = LINE.search((ROOT / "Makefile").read_text())
-    assert found, "the Makefile runs `kernelwright optimize ... --home HOME`"
-    line, other = shlex.split(found[1]), shlex.split(instead)
+    text = (ROOT / "Makefile").read_text()
+    own, every = dict(OWN.findall(text)), LINE.search(text)
+    assert every and own.keys() == {"CPU", "GPU"}, "the Makefile has a line for a CPU and one for a GPU"
+    has_gpu = device == "cuda" or (device == "auto" and len(devices()) > 1)
+    line, other = (
+        ["optimize", *shlex.split(f"{own['GPU' if has_gpu else 'CPU']} {every[1]}")],
+        shlex.split(instead),
+    )
     for flag, value in zip(other[::2], other[1::2], strict=True):
         line[line.index(flag) + 1] = value
     return [*line, *([] if device == "auto" else ["--device", device])]

@@ -2,6 +2,7 @@
 
 kernelwright optimize examples/models/llama.py:build          a small one, one prompt
 kernelwright optimize examples/models/llama.py:build_decode   a small one with a cache: a prompt, then token by token
+kernelwright optimize examples/models/llama.py:build_loss     one that keeps a GPU busy, bf16: the loss of a text
 `build_large` and `build_large_decode` are of the 8B class, bf16, for a GPU.
 """
 
@@ -126,6 +127,14 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
+class ScoredLlama(Llama):
+    """Token ids and what should follow each to the mean loss: the forward pass of training and of perplexity."""
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of the targets."""
+        return F.cross_entropy(super().forward(tokens).flatten(0, 1), targets.flatten())
+
+
 class CachedLlama(Llama):
     """Token ids and the position of the first one to the logits of the last: a prompt, then token by token."""
 
@@ -147,6 +156,7 @@ class CachedLlama(Llama):
         return self.head(self.norm(x[:, -1:]))
 
 
+BUSY = {"layers": 4, "width": 1024, "heads": 16, "kv_heads": 8, "vocab": 32000}
 LARGE = {
     "layers": 32,
     "width": 4096,
@@ -176,6 +186,13 @@ def build_decode(**sizes: Any) -> Llama:
     """Return the model with a cache."""
     torch.manual_seed(0)
     return _finished(CachedLlama(**sizes))
+
+
+def build_loss(device: str = "cpu", dtype: torch.dtype = torch.bfloat16, **sizes: Any) -> Llama:
+    """Return the model with its loss, large enough that a GPU does not wait for launches most of the time."""
+    torch.manual_seed(0)
+    with torch.device(device):
+        return _finished(ScoredLlama(**{**BUSY, **sizes})).to(dtype)
 
 
 def build_large(device: str = "cuda", dtype: torch.dtype = torch.bfloat16) -> Llama:
@@ -209,6 +226,12 @@ def sample_inputs_decode(seed: int = 0) -> list[dict[str, Any]]:
         {"name": "prefill", "weight": 1, "args": prefill, "dynamic": {"tokens": (None, "seq")}},
         {"name": "decode", "weight": 32, "args": decode},
     ]
+
+
+def sample_inputs_loss(seed: int = 0) -> tuple[Tensor, ...]:
+    """Return four texts of 512 tokens and the same texts from their second token on."""
+    text = _tokens(seed, BUSY["vocab"], 4, 513)
+    return text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
 
 def sample_inputs_large(seed: int = 0) -> tuple[Tensor, ...]:

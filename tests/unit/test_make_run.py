@@ -1,6 +1,8 @@
 """What is kept of `make run`: the Makefile's own line, and what the journal says of the model and of every problem."""
 
 import json
+import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,21 +22,31 @@ def tree_of(run: Telling):
 
 
 def test_the_line_is_the_makefiles_without_its_home() -> None:
-    line = words("auto")
-    assert line[:2] == ["optimize", "examples/models/llama.py:build"]
-    assert "--budget" in line and "--home" not in line
-    assert words("cuda") == [*line, "--device", "cuda"]
+    lines = {device: words(device) for device in ("cpu", "cuda")}
+    for device, model in (("cpu", "build"), ("cuda", "build_loss")):
+        line = lines[device]
+        assert line[:2] == ["optimize", f"examples/models/llama.py:{model}"]
+        assert "--budget" in line and "--processes" in line and "--home" not in line
+        assert line[-2:] == ["--device", device]
+    assert words("auto") in [line[:-2] for line in lines.values()]
+
+
+@pytest.mark.parametrize(("gpus", "device"), [("GPU 0: NVIDIA H200", "cuda"), ("", "cpu")])
+def test_make_runs_on_either_device_what_the_benchmark_runs(gpus: str, device: str) -> None:
+    command = ["make", "--dry-run", "run", "READY=", f"HAS_GPU={gpus}"]
+    told = subprocess.run(command, cwd=make_run.ROOT, capture_output=True, text=True, check=True).stdout
+    assert f"kernelwright {shlex.join(words(device)[:-2])} --home" in told
 
 
 def test_a_shorter_line_differs_by_the_values_it_names_and_needs_less_time() -> None:
-    line, shorter = words("auto"), words("auto", "--budget 2m --top 1")
+    line, shorter = words("cpu"), words("cpu", "--budget 2m --top 1")
     assert [(one, two) for one, two in zip(line, shorter, strict=True) if one != two] == [
         ("3", "1"),
         ("4m30s", "2m"),
     ]
     assert (make_run.least_s(line), make_run.least_s(shorter)) == (400.0, 250.0)
     with pytest.raises(ValueError, match="--budge"):
-        words("auto", "--budge 2m")
+        words("cpu", "--budge 2m")
 
 
 def test_a_row_says_how_much_faster_the_model_is_and_what_came_of_every_problem(make) -> None:
@@ -112,7 +124,7 @@ def test_one_row_per_kind_of_device_is_kept_with_what_was_printed(
     rows = tmp_path / "make_run.json"
     rows.write_text(json.dumps({"rows": {"cpu": {"ended": "long ago"}}}))
     monkeypatch.setattr(make_run, "carried_out", stand_in)
-    monkeypatch.setattr(sys, "argv", ["make_run", "--out", str(rows)])
+    monkeypatch.setattr(sys, "argv", ["make_run", "--device", "cpu", "--out", str(rows)])
     assert make_run.main() == 0
     kept = json.loads(rows.read_text())["rows"]
     assert (kept["cpu"], sorted(kept)) == ({"ended": "long ago"}, ["cpu", "cuda"])
@@ -127,6 +139,6 @@ def test_a_run_for_which_there_is_no_time_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = tmp_path / "rows.json"
-    monkeypatch.setattr(sys, "argv", ["make_run", "--budget-s", "399", "--out", str(rows)])
+    monkeypatch.setattr(sys, "argv", ["make_run", "--device", "cpu", "--budget-s", "399", "--out", str(rows)])
     assert make_run.main() == 2
     assert list(tmp_path.iterdir()) == []
