@@ -11,10 +11,10 @@ from kernelwright.judge.error_budget import (
     Verdict,
     check_exact,
     check_growth,
-    check_output,
     check_spread,
     growth_at,
 )
+from kernelwright.judge.outputs import check_output
 
 
 def judged(

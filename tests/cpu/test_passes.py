@@ -9,7 +9,7 @@ import torch
 
 from kernelwright.core.case import Distribution
 from kernelwright.core.verdict import Profile, Status
-from kernelwright.judge import passes
+from kernelwright.judge import oracle, passes
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.error_budget import PASSED, Verdict
 from kernelwright.judge.evaluate import Judge
@@ -87,7 +87,7 @@ def passed(monkeypatch: pytest.MonkeyPatch, compared: list[float]) -> None:
 
     answer = Answer(torch.ones(1), torch.ones(1), torch.ones(1))
     monkeypatch.setattr(passes, "answers_to", lambda *_: [answer])
-    monkeypatch.setattr(checks, "check_output", check_output)
+    monkeypatch.setattr(oracle, "check_output", check_output)
     monkeypatch.setattr(checks, "depth_of", lambda *_: None)
 
 

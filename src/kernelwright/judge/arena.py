@@ -217,7 +217,7 @@ class Arena:
             )
             found = self.elements(spec, places, calls, dtype=BITS[spec.dtype][0])
             looked += places.numel()
-            left += int((found == self._poison(spec.dtype)).sum())
+            left += int(torch.count_nonzero(found == self._poison(spec.dtype)))
         return looked, left
 
     def elements(
@@ -242,7 +242,7 @@ class Arena:
     def unwritten(self, call: int, spec: TensorSpec) -> int:
         """Return how many elements of an output still carry the poison."""
         kind, _, _ = BITS[spec.dtype]
-        return int((self.view(call, spec, dtype=kind) == self._poison(spec.dtype)).sum())
+        return int(torch.count_nonzero(self.view(call, spec, dtype=kind) == self._poison(spec.dtype)))
 
     def canary_broken(self, call: int, spec: TensorSpec) -> bool:
         """Tell whether a byte of the region outside the tensor's elements was written."""

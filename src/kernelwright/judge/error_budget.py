@@ -7,9 +7,7 @@ sum, 4. no systematic sign, 5. no faster growth with the length of a reduction, 
 """
 
 import math
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,8 +39,6 @@ BIAS_SAMPLE, BIAS_ROWS = 1024, 32
 GROWTH_SLACK = 0.15
 """By how much the exponent of the error's growth may exceed the framework's."""
 FP32 = torch.finfo(torch.float32).eps / 2
-LARGE = 1 << 20
-"""Elements from which several threads are worth starting."""
 
 
 class Depth(NamedTuple):
@@ -142,41 +138,14 @@ def _errors(
     return _Errors(own, theirs, resolved, exact, False, values.dtype)
 
 
-def check_output(
-    values: torch.Tensor,
-    exact: torch.Tensor,
-    framework: torch.Tensor,
-    scale: torch.Tensor,
-    depth: Depth | None = None,
-) -> Verdict:
-    """Judge one output: the candidate's values against float64 and the framework's own."""
-    if values.numel() == 0:
-        return PASSED
-    with _shared_out(values):
-        return _checked(values, exact, framework, scale, depth)
-
-
-@contextmanager
-def _shared_out(values: torch.Tensor) -> Iterator[None]:
-    """Let a large output be checked by all cores; small ones take longer on two threads than on one."""
-    if values.numel() < LARGE or values.is_cuda:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _checked(
+def check_whole(
     values: torch.Tensor,
     exact: torch.Tensor,
     framework: torch.Tensor,
     scale: torch.Tensor,
     depth: Depth | None,
 ) -> Verdict:
+    """Judge one output by every rule, all of it at once."""
     errors = _errors(values, exact, framework, scale)
     if errors is None or not errors.is_whole:
         classes = check_classes(values, exact, framework)
@@ -192,11 +161,11 @@ def _checked(
         ),
     }
     if own.numel() >= SMALL_SAMPLE:
-        limit = TAIL_FACTOR * _tail(_sampled(theirs)) + TAIL_SLACK * _tail(_sampled(rounding)) + free
+        limit = TAIL_FACTOR * tail(_sampled(theirs)) + TAIL_SLACK * tail(_sampled(rounding)) + free
         # Counting those beyond decides, in one pass; the percentile is for the reason, and a GPU takes half a second to
         # find it among 200 million.
         is_within = int((own > limit).sum()) <= own.numel() - int(TAIL * own.numel())
-        found = limits["maximum"][0] if is_within else _tail(_sampled(own))
+        found = limits["maximum"][0] if is_within else tail(_sampled(own))
         within, beyond = min(found, limit), max(found, math.nextafter(limit, math.inf))
         limits["99.9th percentile"] = (within if is_within else beyond, limit)
     if depth is not None:
@@ -216,7 +185,8 @@ def _rms(errors: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(errors)) / math.sqrt(errors.numel())
 
 
-def _tail(errors: torch.Tensor) -> float:
+def tail(errors: torch.Tensor) -> float:
+    """Return the 99.9th percentile."""
     return float(errors.flatten().kthvalue(int(TAIL * errors.numel())).values)
 
 
@@ -225,20 +195,29 @@ def _sampled(errors: torch.Tensor) -> torch.Tensor:
     return errors.flatten()[:: errors.numel() // TAIL_SAMPLE | 1]
 
 
-def _hardest(errors: _Errors, depth: Depth) -> tuple[float, float]:
-    """Return error and bound of the element that comes nearest to its bound, or is furthest beyond it.
+def hard_least(depth: Depth) -> float:
+    """Return the error that no element's bound is below.
 
-    A sum of k terms in any order is within k u / (1 - k u) of its scale; an element may also be as wrong as the
-    framework is at that very place.
+    A sum of k terms in any order is within k u / (1 - k u) of its scale.
     """
     piled = depth.roundings * FP32
-    summed = piled / (1 - piled) if piled < 0.5 else 1.0
-    least = HARD_FACTOR * (summed + FP32)
-    largest = float(errors.own.abs().max())
+    return HARD_FACTOR * ((piled / (1 - piled) if piled < 0.5 else 1.0) + FP32)
+
+
+def hard_bound(
+    resolved: torch.Tensor, theirs: torch.Tensor, depth: Depth, number: torch.finfo
+) -> torch.Tensor:
+    """Return every element's own bound: an element may also be as wrong as the framework is at that very place."""
+    bound = (resolved + depth.intermediates) * (HARD_FACTOR * number.eps / 2) + hard_least(depth)
+    return torch.maximum(bound, theirs.abs())
+
+
+def _hardest(errors: _Errors, depth: Depth) -> tuple[float, float]:
+    """Return error and bound of the element that comes nearest to its bound, or is furthest beyond it."""
+    largest, least = float(errors.own.abs().max()), hard_least(depth)
     if largest <= least:
         return largest, least
-    bound = (errors.resolved + depth.intermediates) * (HARD_FACTOR * errors.roundoff) + least
-    bound = torch.maximum(bound, errors.theirs.abs()).view(-1)
+    bound = hard_bound(errors.resolved, errors.theirs, depth, torch.finfo(errors.dtype)).view(-1)
     own = errors.own.abs().view(-1)
     place = int((own / bound).argmax())
     return float(own[place]), float(bound[place])

@@ -10,8 +10,9 @@ import torch
 
 from kernelwright.core.case import Compute
 from kernelwright.core.verdict import NullModel
-from kernelwright.judge.error_budget import Depth, check_output
+from kernelwright.judge.error_budget import Depth
 from kernelwright.judge.oracle import Answer
+from kernelwright.judge.outputs import check_output
 
 COARSE_BITS = {torch.float32: 11, torch.float16: 8, torch.bfloat16: 4}
 """Significant bits of the next lower precision: fp16 or tf32 for fp32, bf16 for fp16, fp8 for bf16."""

@@ -1,6 +1,7 @@
 """What the judge asks the reference process: the exact answer, the framework's answer and the error scale of a call."""
 
 import os
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -18,11 +19,13 @@ from kernelwright.core.messages.runner import Call
 from kernelwright.core.problem import Problem
 from kernelwright.judge.arena import Arena, Slab
 from kernelwright.judge.children import Service
+from kernelwright.judge.error_budget import Depth, Verdict
+from kernelwright.judge.outputs import Measured, check_output
 from kernelwright.ops._draw import torch_dtype
 
 
-class Answer(NamedTuple):
-    """The reference's answer for one output."""
+class _Parts(NamedTuple):
+    """What the reference says of one output."""
 
     exact: torch.Tensor
     """In float64, from the very inputs the candidate gets."""
@@ -30,6 +33,19 @@ class Answer(NamedTuple):
     """In the case's own precision."""
     scale: torch.Tensor
     """What an element's error is measured against."""
+
+
+class Answer(_Parts):
+    """The reference's answer for one output, and what it allows, which is measured once for all who gave theirs."""
+
+    @cached_property
+    def measured(self) -> Measured:
+        """Return what the answer allows."""
+        return Measured(*self)
+
+    def judged(self, values: torch.Tensor, depth: Depth | None) -> Verdict:
+        """Judge an output against it."""
+        return check_output(values, *self, depth, self.measured)
 
 
 def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena) -> list[Answer]:
@@ -59,7 +75,9 @@ def ask(service: Service, problem: Problem, case: Case, call: Call, arena: Arena
         done = _asked(service, request, [inputs.descriptor, slab.descriptor])
         if done.error:
             raise ServiceDied("reference", f"{case.label}: {done.error}")
-        tensors = [_read(slab, spec, offset) for spec, offset in zip(specs, offsets, strict=False)]
+        tensors = [
+            _read(slab, spec, offset, on_cpu=on_cpu) for spec, offset in zip(specs, offsets, strict=False)
+        ]
     finally:
         os.close(inputs.descriptor)
         slab.close()
@@ -81,7 +99,11 @@ def _device_slab(nbytes: int, index: int) -> Slab:
     return DeviceSlab([nbytes], index)  # type: ignore[return-value]  # the same methods over other memory
 
 
-def _read(slab: Slab, spec: TensorSpec, offset: int) -> torch.Tensor:
-    """Return a private copy of a result."""
-    whole = slab.bytes_view(offset, spec.nbytes) if spec.numel else torch.empty(0, dtype=torch.uint8)
-    return whole.clone().view(torch_dtype(spec.dtype)).reshape(spec.shape)
+def _read(slab: Slab, spec: TensorSpec, offset: int, *, on_cpu: bool) -> torch.Tensor:
+    """Return a result: nobody else has its memory any more; on a GPU that goes with the slab, so it is copied."""
+    kind = torch_dtype(spec.dtype)
+    if not spec.numel:
+        return torch.empty(spec.shape, dtype=kind)
+    if on_cpu:
+        return torch.frombuffer(slab.memory, dtype=kind, count=spec.numel, offset=offset).view(spec.shape)
+    return slab.bytes_view(offset, spec.nbytes).clone().view(kind).reshape(spec.shape)

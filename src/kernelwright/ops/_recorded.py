@@ -48,7 +48,7 @@ ROUNDED_INTERMEDIATES = 4
 NULL_EXCEPTIONS: Mapping[NullModel, str] = {}
 MODERATE_OFFSET, MODERATE = 8.0, 64.0
 """What lies inside a module is not known: values that overflow there would test nothing but overflow."""
-SHIFT, SHIFTS, LARGE = 2.0**-20, 3, 1 << 20
+SHIFT, SHIFTS, LARGE, PART = 2.0**-20, 3, 1 << 20, 1 << 17
 """Relative change of every input, and how often, by which the sensitivity of an output is measured: once where the
 output has so many elements."""
 
@@ -166,22 +166,32 @@ def measured_scale(
     import torch
 
     rng = generator(20)
-    moved = [torch.zeros_like(out) for out in base]
     shifts = SHIFTS if sum(out.numel() for out in base) < LARGE else 1
+    moved: list[Tensor] = []
     for _ in range(shifts):
         shifted = {
-            name: tensor
-            * (1 + SHIFT * torch.randn(tensor.shape, generator=rng, dtype=torch.float64).to(tensor))
+            name: torch.randn(tensor.shape, generator=rng).to(tensor).mul_(SHIFT).add_(1).mul_(tensor)
             if tensor.is_floating_point()
             else tensor
             for name, tensor in inputs.items()
         }
-        for total, out, other in zip(moved, base, answer(shifted), strict=True):
-            total += torch.nan_to_num((other - out) / SHIFT).square() / shifts
-    return tuple(
-        out.abs() + (total.mean(-1, keepdim=True) if total.ndim else total).sqrt().expand(out.shape)
-        for out, total in zip(base, moved, strict=True)
-    )
+        found = [_mean_squares(out, other) for out, other in zip(base, answer(shifted), strict=True)]
+        moved = [before + now for before, now in zip(moved, found, strict=True)] if moved else found
+    return tuple(out.abs().add_((total / shifts).sqrt_()) for out, total in zip(base, moved, strict=True))
+
+
+def _mean_squares(out: "Tensor", other: "Tensor") -> "Tensor":
+    """Return how far the elements of a row have moved, squared, in the mean; rows of a large output bit by bit."""
+    import torch
+
+    if out.ndim < 2 or out.numel() < LARGE or out.is_cuda:
+        squares = (other - out).div_(SHIFT).nan_to_num_().square_()
+        return squares.mean(-1, keepdim=True) if out.ndim else squares
+    rows = out.shape[:-1].numel()
+    step = max(1, PART * rows // out.numel())
+    parts = zip(*(one.reshape(rows, -1).split(step) for one in (out, other)), strict=True)
+    means = [(moved - base).div_(SHIFT).nan_to_num_().square_().mean(-1) for base, moved in parts]
+    return torch.cat(means).view(*out.shape[:-1], 1)
 
 
 def work(case: Case) -> Work:

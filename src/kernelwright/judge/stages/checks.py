@@ -12,7 +12,7 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge import oracle
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Runner
-from kernelwright.judge.error_budget import Depth, Verdict, check_output
+from kernelwright.judge.error_budget import Depth, Verdict
 from kernelwright.judge.execution import left_out, open_runner, plan_for
 from kernelwright.judge.runners import FOOTPRINTS, Keeper
 from kernelwright.judge.stages.bench import CALL_SECONDS, Bench, Failure, Found, input_elements
@@ -179,7 +179,7 @@ def check_answers(
         if failure := check_written(arena, number, spec):
             return failure
         values = arena.view(number, spec).to(answer.exact.device)
-        verdict = check(values, answer) if check else check_output(values, *answer, depth_of(bench, case))
+        verdict = check(values, answer) if check else answer.judged(values, depth_of(bench, case))
         if verdict.passed:
             continue
         narrow = FEW_MISS if spec.numel <= FEW else NARROW_MISS
@@ -232,7 +232,7 @@ def _second_look(bench: Bench, trial: Trial) -> Failure | None:
             columns = zip(*(each[place] for each in answers), strict=True)
             pooled = oracle.Answer(*(_stacked(column) for column in columns))
             values = _stacked(arena.view(number, spec) for number in range(POOLED_SEEDS))
-            verdict = check_output(values.to(pooled.exact.device), *pooled, depth_of(bench, case))
+            verdict = pooled.judged(values.to(pooled.exact.device), depth_of(bench, case))
             if not verdict.passed:
                 reason = f"output {spec.name!r}, {POOLED_SEEDS} seeds: {verdict.reason}"
                 return Failure(Status.WRONG, reason, case)

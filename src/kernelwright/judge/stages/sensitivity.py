@@ -14,8 +14,8 @@ from kernelwright.core.case import Case, Distribution
 from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Runner
-from kernelwright.judge.error_budget import check_output
 from kernelwright.judge.oracle import Answer
+from kernelwright.judge.outputs import check_output
 from kernelwright.judge.stages.bench import CALL_SECONDS, PROBED_ELEMENTS, Bench, Failure, Found
 from kernelwright.judge.stages.checks import (
     Draw,
