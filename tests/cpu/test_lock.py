@@ -184,6 +184,47 @@ def test_a_holder_that_does_not_say_who_it_is_is_still_respected(tmp_path: Path)
             pass
 
 
+def test_a_full_disk_leaves_the_holder_unnamed_and_the_lock_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    one = DeviceLock(CPU, tmp_path)
+    for _ in range(2):
+        with (
+            one,
+            pytest.raises(DeviceBusy, match="does not say who it is"),
+            DeviceLock(CPU, tmp_path, wait_s=0),
+        ):
+            pass
+
+
+def test_only_one_and_the_same_holder_is_waited_for_so_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [(number, str(number)) for number in range(1, 6) for _ in range(10)]
+
+    def next_holder(_path: Path) -> object:
+        return others.pop(0) if len(others) > 1 else others[0]
+
+    with DeviceLock(CPU, tmp_path):
+        monkeypatch.setattr(lock, "read_holder", next_holder)
+        began = time.monotonic()
+        with pytest.raises(DeviceBusy), DeviceLock(CPU, tmp_path, wait_s=0.3):
+            pass
+        monkeypatch.undo()
+    assert len(others) == 1 and time.monotonic() - began > 0.3 + 40 * lock.POLL_SECONDS
+
+
+def test_a_driver_that_did_not_answer_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["", "u1", "u2"]
+    monkeypatch.setattr(lock, "uuid_of", lambda _: answers.pop(0))
+    one = DeviceLock(GPU, tmp_path)
+    assert [one.path.name for _ in range(3)] == ["cuda-0.lock", "cuda-u1.lock", "cuda-u1.lock"]
+
+
 def test_the_folder_is_the_users_own_and_the_same_in_every_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

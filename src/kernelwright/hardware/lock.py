@@ -7,6 +7,7 @@ never deleted: a file deleted under a waiting process would make two locks of on
 """
 
 import fcntl
+import math
 import os
 import re
 import stat
@@ -88,14 +89,17 @@ def read_holder(path: Path) -> Holder | None:
 
 @dataclass
 class DeviceLock:
-    """A context manager inside which nobody but this process is at work on a device: it may time there."""
+    """A context manager inside which nobody else times or checks on a device: this process may time there.
+
+    Builders take no lock, and step back for everybody else; a context that is made ahead may still be in the making.
+    """
 
     device: Device
     """What to lock."""
     folder: Path = field(default_factory=runtime_folder)
     """Where the locks are; everybody who is to be kept out must use the same."""
     wait_s: float = 600.0
-    """How long to wait for another holder; 0 refuses at once."""
+    """How long to wait for one and the same holder; 0 refuses at once."""
     show: Callable[[str], None] = _silent
     """Told who is waited for, at first and every few seconds."""
     uuid: str | None = None
@@ -103,6 +107,8 @@ class DeviceLock:
     _descriptor: int | None = field(default=None, init=False, repr=False)
     _place: int | None = field(default=None, init=False, repr=False)
     """Descriptor of our place in the queue, while we wait."""
+    _held: Path | None = field(default=None, init=False, repr=False)
+    """The file that is locked."""
 
     def __post_init__(self) -> None:
         # A forked child shares the open file and with it the lock: were it to outlive us, the device would stay locked.
@@ -112,9 +118,9 @@ class DeviceLock:
     @property
     def path(self) -> Path:
         """Return the file the lock is on."""
-        if self.uuid is None:
-            self.uuid = uuid_of(self.device)
-        return self.folder / lock_name(self.device, self.uuid)
+        if self.uuid is None:  # a driver that does not answer now may answer later: then it is asked again
+            self.uuid = uuid_of(self.device) or None
+        return self.folder / lock_name(self.device, self.uuid or "")
 
     def __enter__(self) -> "DeviceLock":
         """Take the lock for ourselves or raise `DeviceBusy`."""
@@ -132,31 +138,33 @@ class DeviceLock:
 
     def _acquire(self, kind: int) -> None:
         if self._descriptor is not None:
-            raise RuntimeError(f"the lock on {self.path} is taken already")
-        path, began = self.path, time.monotonic()
-        shown = -SHOW_SECONDS
+            raise RuntimeError(f"the lock on {self._held} is taken already")
+        path = self.path
+        holder, since, shown = read_holder(path), time.monotonic(), -math.inf
         try:
             while not (self._queue(path) and self._take(path, kind)):
-                waited = time.monotonic() - began
-                holder = str(read_holder(path) or "a process that does not say who it is")
-                if waited >= self.wait_s:
-                    raise DeviceBusy(self._label, holder, waited)
-                if waited - shown >= SHOW_SECONDS:
-                    self.show(f"waiting for {self._label}: in use by {holder}")
-                    shown = waited
-                time.sleep(min(POLL_SECONDS, self.wait_s - waited))
+                now = time.monotonic()
+                if (found := read_holder(path)) != holder:
+                    holder, since = found, now
+                name = str(holder or "a process that does not say who it is")
+                if now - since >= self.wait_s:
+                    raise DeviceBusy(self._label, name, now - since)
+                if now - shown >= SHOW_SECONDS:
+                    self.show(f"waiting for {self._label}: in use by {name}")
+                    shown = now
+                time.sleep(min(POLL_SECONDS, self.wait_s - (now - since)))
         finally:
             self._leave_queue()
 
     def __exit__(self, *_: object) -> None:
         """Give the lock back."""
-        if self._descriptor is not None:
-            if (
-                holder := read_holder(self.path)
-            ) and holder.pid == os.getpid():  # not of another who shares it
-                os.ftruncate(self._descriptor, 0)
-            _release(self._descriptor)
-            self._descriptor = None
+        if self._descriptor is None or self._held is None:
+            return
+        # Not the text of another who shares it.
+        if (holder := read_holder(self._held)) and holder.pid == os.getpid():
+            os.ftruncate(self._descriptor, 0)
+        _release(self._descriptor)
+        self._descriptor = self._held = None
 
     @property
     def _label(self) -> str:
@@ -206,9 +214,11 @@ class DeviceLock:
             self._descriptor = None
             os.close(descriptor)
             return False
+        self._held = path
         holder = Holder(pid=os.getpid(), command=_command(), since=datetime.now(UTC))
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.model_dump_json().encode(), 0)
+        with suppress(OSError):  # a full disk has no room for the text; the lock is ours without it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder.model_dump_json().encode(), 0)
         return True
 
 
