@@ -85,7 +85,8 @@ def test_nothing_that_the_tools_started_outlives_the_stage(
 
 
 def test_a_tool_dies_with_the_judge_that_is_killed(script: Path, tmp_path: Path) -> None:
-    tool = play(script, **dict.fromkeys(TOOLS, "echo $$ > $tool.pid; exec sleep 600"))
+    # A tool's target is its child: what is killed with the tool alone would leave it.
+    tool = play(script, **dict.fromkeys(TOOLS, "sleep 600 & echo $! > $tool.pid; wait"))
     if (judge := os.fork()) == 0:
         watched(tool, tmp_path)
         os._exit(0)
@@ -98,6 +99,17 @@ def test_a_tool_dies_with_the_judge_that_is_killed(script: Path, tmp_path: Path)
     while any(map(is_running, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(map(is_running, pids))
+
+
+def test_a_tool_that_died_among_the_others_is_asked_again_alone(script: Path, tmp_path: Path) -> None:
+    once = "if mkdir died 2>/dev/null; then echo no memory >&2; exit 2; fi"
+    tool = play(script, racecheck=once)
+    assert watched(tool, tmp_path) == (3, None)
+    found = play(script, racecheck=f"rmdir died 2>/dev/null; {once}", initcheck=f"exit {FOUND}")
+    checked, failure = watched(found, tmp_path)
+    assert (checked, failure.status) == (2, Status.CRASHED), (
+        "alone it died again, and the third was not asked"
+    )
 
 
 def test_where_no_toolkit_is_installed_the_package_brings_one_that_runs(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,15 +33,19 @@ TOOLS: dict[str, tuple[str, ...]] = {
 """The tools, and what each is told besides."""
 FOUND = 77
 """Exit code we ask for when something is found."""
-TOOL_SECONDS = 120.0
-"""How long all of them may take. Each imports torch first, 12 to 20 s on the node of an H200, so they do it at once."""
+TOOL_SECONDS, POLL_SECONDS = 120.0, 0.02
+"""How long each may take: on the node of an H200 it imports torch for 12 to 20 s first, so they do it at once."""
 REPORT_LINES = 4
-BECOMING = """import os, sys
-from kernelwright.core.environment import end_with_parent
-end_with_parent()
-os.execv(sys.argv[1], sys.argv[1:])
+GUARD = """import os, subprocess, sys, threading
+def watch():
+    sys.stdin.buffer.read()
+    os.killpg(0, 9)
+threading.Thread(target=watch, daemon=True).start()
+code = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL).returncode
+os._exit(code if code >= 0 else 128 - code)
 """
-"""A tool has a session of its own, so that all it starts can be ended; without this that would outlive the judge."""
+"""A tool has a session of its own, so that all it starts can be ended. The leader of that session does it, too, when
+its input closes at the other end: the target of a tool does not outlive a judge that is killed."""
 
 
 def sanitize_plans(bench: Bench, cases: list[Case]) -> Found:
@@ -77,13 +81,27 @@ def watched(tool: str, folder: Path) -> tuple[int, Failure | None]:
 
     First in the order of the list, not of their ends: the same candidate fails for the same reason every time.
     """
-    deadline = time.monotonic() + TOOL_SECONDS
+    names = tuple(TOOLS)
+    heard, failure = _heard(tool, names, folder)
+    if failure is None or failure.status is not Status.CRASHED:
+        return heard, failure
+    # All at once may have been too many for the device's memory: from here on each has it to itself.
+    for place in range(heard - 1, len(names)):
+        _, failure = _heard(tool, names[place : place + 1], folder)
+        if failure:
+            return place + 1, failure
+    return len(names), None
+
+
+def _heard(tool: str, names: Sequence[str], folder: Path) -> tuple[int, Failure | None]:
+    """Have tools look at the same time; return how many were heard, and what the last of them found, if anything."""
     with ExitStack() as stack:
-        running = [stack.enter_context(_started(tool, name, folder)) for name in TOOLS]
+        running = [stack.enter_context(_started(tool, name, folder)) for name in names]
+        deadline = time.monotonic() + len(names) * TOOL_SECONDS
         for place, one in enumerate(running, start=1):
             if failure := one.finding(deadline):
                 return place, failure
-    return len(TOOLS), None
+    return len(names), None
 
 
 def _write_inputs(bench: Bench, cases: list[Case], path: Path) -> None:
@@ -109,11 +127,11 @@ class _Tool:
 
     def finding(self, deadline: float) -> Failure | None:
         """Wait for it, and return what it found."""
-        try:
-            code = self.process.wait(timeout=max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            return Failure(Status.TIMED_OUT, f"no answer from {self.name} within {TOOL_SECONDS:.0f} s")
-        if code == 0:
+        while not os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+            if time.monotonic() >= deadline:
+                return Failure(Status.TIMED_OUT, f"no answer from {self.name} within {TOOL_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+        if (code := self.ended()) == 0:
             return None
         lines = [line.strip("= ") for line in _words(self.said).splitlines() if line.startswith("=====")]
         told = "\n".join([line for line in lines if line and "COMPUTE-SANITIZER" not in line][:REPORT_LINES])
@@ -121,6 +139,13 @@ class _Tool:
             return Failure(Status.SANITIZER, f"{self.name}: {told}")
         words = (told or _words(self.complained)[-300:]).strip()
         return Failure(Status.CRASHED, f"under {self.name}, code {code}: {words}")
+
+    def ended(self) -> int:
+        """End it with all it started, and return its exit code. Until it is waited for, its number is nobody else's."""
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.wait()
 
 
 @contextmanager
@@ -131,20 +156,20 @@ def _started(tool: str, name: str, folder: Path) -> Iterator[_Tool]:
     environment = child_environment(os.environ, PACKAGE_ROOT, folder, 1)
     with tempfile.TemporaryFile(dir=folder) as said, tempfile.TemporaryFile(dir=folder) as complained:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-s", "-c", BECOMING, tool, *options, *worker],
+            [sys.executable, "-P", "-s", "-c", GUARD, tool, *options, *worker],
             cwd=folder,
             env={**environment, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=said,
             stderr=complained,
             start_new_session=True,
         )
-        try:
-            yield _Tool(name, process, said, complained)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        running = _Tool(name, process, said, complained)
+        with process:
+            try:
+                yield running
+            finally:
+                running.ended()
 
 
 def _words(file: IO[bytes]) -> str:
