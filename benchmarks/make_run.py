@@ -29,6 +29,7 @@ from kernelwright.core.events import ModelVerified
 from kernelwright.core.tree import Tree
 from kernelwright.core.verdict import JUDGE_VERSION
 from kernelwright.hardware.detect import devices
+from kernelwright.report.standing import standing
 from kernelwright.store.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,7 +81,7 @@ def _rounded(*numbers: float) -> list[float]:
 
 def measured(tree: Tree) -> dict[str, object]:
     """Return what the journal of a run says of the model and of every problem."""
-    whole, started = tree.verified, tree.started
+    whole, started, ranked = tree.verified, tree.started, tree.ranked
     assert started is not None, "a run that was begun"
     return {
         "device": started.device.title,
@@ -89,6 +90,14 @@ def measured(tree: Tree) -> dict[str, object]:
         "judge": JUDGE_VERSION,
         "ended": tree.ended.reason if tree.ended else "not ended",
         "failed": tree.ended is None or tree.ended.failed,
+        "model": None
+        if ranked is None
+        else {
+            "against": ranked.against.value,
+            "call_us": round(ranked.total_us, 1),
+            "eager_us": round(ranked.eager_us, 1),
+            "in_regions": round(sum(region.share for region in ranked.regions), 4),
+        },
         "end_to_end": None
         if whole is None
         else {
@@ -119,7 +128,7 @@ def outcome(tree: Tree, key: str) -> dict[str, object]:
         "winner": best.candidate.backend if best else None,
         "author": best.candidate.author.name if best else None,
         "faster": _rounded(found.ratio, found.ci_low, found.ci_high) if found else None,
-        "reason": best.decision.reason if best and best.decision else None,
+        "reason": standing(tree, key).outcome,
         "verdicts": dict(Counter(one.status.value for node in nodes for one in node.evaluations)),
         "looks": sum(len(node.screenings) for node in nodes),
         "in_the_model": None
@@ -192,7 +201,8 @@ def main() -> int:
     head = f"$ {shown}      # {row['device']}; {date}"
     tail = f"real    {int(seconds // 60)}m{seconds % 60:.1f}s"
     text = text_beside(options.out, tree.started.device.kind)
-    text.write_text(f"{head}\n{told.rstrip()}\n\n{tail}\n")
+    lines = [line for line in told.rstrip().splitlines() if not line.startswith("report: ")]
+    text.write_text("\n".join([head, *lines, "", tail, ""]))
     print(json.dumps(row, indent=1), flush=True)
     return code
 
