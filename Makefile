@@ -18,7 +18,8 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # What keeps two cores busy leaves a large GPU waiting for launches (docs/measured.md#idle).
-HAS_GPU ?= $(shell nvidia-smi -L 2>/dev/null)
+HAS_GPU ?= $(shell nvidia-smi -L 2>/dev/null | grep -q '^GPU ' && \
+  $(BIN)/python -c 'import torch; print(torch.cuda.is_available() or "")')
 ON_CPU := examples/models/llama.py:build --top 3 --budget 4m30s
 ON_GPU := examples/models/llama.py:build_loss --top 2 --budget 4m
 
