@@ -201,7 +201,7 @@ def main() -> int:
     head = f"$ {shown}      # {row['device']}; {date}"
     tail = f"real    {int(seconds // 60)}m{seconds % 60:.1f}s"
     text = text_beside(options.out, tree.started.device.kind)
-    lines = [line for line in told.rstrip().splitlines() if not line.startswith("report: ")]
+    lines = [line for line in told.rstrip().splitlines() if str(home) not in line]
     text.write_text("\n".join([head, *lines, "", tail, ""]))
     print(json.dumps(row, indent=1), flush=True)
     return code
