@@ -46,3 +46,16 @@ def test_a_large_output_is_moved_once_and_a_small_one_three_times(monkeypatch: p
         (scale,) = measured_scale(twice, {"x": x}, (2 * x,))
         assert (len(asked), len(set(asked))) == (expected, expected)
         assert bool((scale > 2).all() and (scale < 8).all())
+
+
+def test_inputs_that_are_moved_keep_their_strides() -> None:
+    x = torch.randn(48, 64, generator=torch.Generator().manual_seed(3), dtype=torch.float64).t()
+
+    def by_place(inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return (inputs["x"].as_strided((x.numel(),), (1,)) * 2,)
+
+    base = by_place({"x": x})
+    (scale,) = measured_scale(by_place, {"x": x}, base)
+    assert bool((scale < 20 * base[0].abs().max()).all()), (
+        "elements have moved a little, none has changed its place"
+    )

@@ -106,3 +106,30 @@ def test_what_an_answer_allows_is_measured_once_for_all_arms(monkeypatch: pytest
 
     assert [judged(honest(exact, torch.float32)).passed for _ in range(3)] == [True] * 3
     assert len(tails) == 2, "of the framework's errors and of what rounding costs, once"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(24, 40), (1100, 1024)])
+def test_an_output_with_strides_of_its_own_is_judged_like_a_dense_one(
+    shape: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    exact, framework, scale = answer(shape, dtype)
+    values, wrong = honest(exact, dtype), one_wrong(honest(exact, dtype))
+    for dense, passed in ((values, True), (wrong, False)):
+        turned = dense.t().contiguous().t()
+        assert not turned.is_contiguous()
+        assert check_output(turned, exact, framework, scale, Depth(64)).passed is passed
+        assert check_whole(turned, exact, framework, scale, Depth(64)).passed is passed
+
+
+def test_nothing_that_is_compared_is_written_to() -> None:
+    exact, framework, scale = answer((LARGE,), torch.float64)
+    values = torch.zeros_like(exact)
+    assert not check_output(values, exact, framework, scale).passed
+    assert not values.any() and not torch.equal(framework, exact)
+
+
+def test_an_output_of_another_type_or_shape_is_not_told_in_parts() -> None:
+    exact, framework, scale = answer((1100, 1024), torch.float32)
+    for values in (framework.half(), framework.view(1024, 1100)):
+        assert Measured(exact, framework, scale).passes(values, None) is None

@@ -217,8 +217,8 @@ def _hardest(errors: _Errors, depth: Depth) -> tuple[float, float]:
     largest, least = float(errors.own.abs().max()), hard_least(depth)
     if largest <= least:
         return largest, least
-    bound = hard_bound(errors.resolved, errors.theirs, depth, torch.finfo(errors.dtype)).view(-1)
-    own = errors.own.abs().view(-1)
+    bound = hard_bound(errors.resolved, errors.theirs, depth, torch.finfo(errors.dtype)).reshape(-1)
+    own = errors.own.abs().reshape(-1)
     place = int((own / bound).argmax())
     return float(own[place]), float(bound[place])
 
@@ -300,7 +300,7 @@ def check_exact(values: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor, 
     wrong = int((~same).sum())
     if not wrong:
         return PASSED
-    place = int((~same).view(-1).to(torch.int8).argmax())
+    place = int((~same).reshape(-1).to(torch.int8).argmax())
     got, right = float(values.reshape(-1)[place]), float(expected.reshape(-1)[place])
     allowed = f"to {roundings} roundings" if roundings else "to the bit"
     reason = (

@@ -12,7 +12,6 @@ from kernelwright.core.case import Compute
 from kernelwright.core.verdict import NullModel
 from kernelwright.judge.error_budget import Depth
 from kernelwright.judge.oracle import Answer
-from kernelwright.judge.outputs import check_output
 
 COARSE_BITS = {torch.float32: 11, torch.float16: 8, torch.bfloat16: 4}
 """Significant bits of the next lower precision: fp16 or tf32 for fp32, bf16 for fp16, fp8 for bf16."""
@@ -49,7 +48,7 @@ def kills(model: NullModel, evidence: Evidence, depth: Depth | None) -> bool | N
     for place, answer in enumerate(evidence.answers):
         values = answer_of(model, evidence, place)
         if values is not None and values.numel():
-            verdicts.append(check_output(values, *answer, depth).passed)
+            verdicts.append(answer.judged(values, depth).passed)
     return not all(verdicts) if verdicts else None
 
 

@@ -43,8 +43,8 @@ from kernelwright.judge.error_budget import (
 
 LARGE = 1 << 20
 """Elements from which several threads, and parts, are worth it."""
-PART = 1 << 17
-"""Elements of a part: with its intermediates in float64 it stays in a core's cache."""
+PART, DEVICE_PART = 1 << 17, 1 << 26
+"""Elements of a part: with its intermediates in float64 it stays in a core's cache; on a GPU it bounds their memory."""
 
 
 class _Theirs(NamedTuple):
@@ -69,7 +69,7 @@ class _Part(NamedTuple):
 
     def errors(self, values: torch.Tensor) -> torch.Tensor:
         """Return signed errors of values in units of their scale."""
-        return values.double().sub_(self.exact).div_(self.unit).float()
+        return (values.double() - self.exact).div_(self.unit).float()
 
     def resolved(self, tiny: float) -> torch.Tensor:
         """Return the magnitude of the answer, at least the smallest normal number, in the same units."""
@@ -90,12 +90,12 @@ class Measured:
         return self.exact.shape[:-1].numel() if self.exact.ndim > 1 else self.exact.numel()
 
     def parts(self, *others: torch.Tensor) -> Iterator[tuple[_Part, tuple[torch.Tensor, ...]]]:
-        """Yield whole rows of the answer, and the same of other tensors; on a GPU all at once."""
+        """Yield whole rows of the answer, and the same of other tensors."""
         tiny = torch.finfo(self.framework.dtype).tiny
         shape = (self.rows, -1)
         own = [one.reshape(shape) for one in (self.exact, self.scale, self.framework)]
         beside = [one.reshape(shape) for one in others]
-        step = self.rows if self.exact.is_cuda else max(1, PART * self.rows // self.exact.numel())
+        step = max(1, (DEVICE_PART if self.exact.is_cuda else PART) * self.rows // self.exact.numel())
         for start in range(0, self.rows, step):
             exact, scale, framework, *rest = (one[start : start + step] for one in (*own, *beside))
             yield _Part(exact, scale.clamp_min(tiny), framework), tuple(rest)
@@ -121,7 +121,7 @@ class Measured:
                     return None
                 squares[place] += norm * norm
                 largest[place] = max(largest[place], float(values.max()))
-                samples[place].append(values.view(-1)[-seen % every :: every])
+                samples[place].append(values.reshape(-1)[-seen % every :: every].clone())
             sums[0] += float(errors.sum(dtype=torch.float64))
             sums[1] += float((errors * part.exact.sign()).sum(dtype=torch.float64))
             sums[2] += float(rounding.sum(dtype=torch.float64))
@@ -140,6 +140,8 @@ class Measured:
 
     def passes(self, values: torch.Tensor, depth: Depth | None) -> Verdict | None:
         """Return that an output is within budget; None if it is not, or if that cannot be told in parts."""
+        if (values.shape, values.dtype) != (self.framework.shape, self.framework.dtype):
+            return None
         theirs, count, number = self.theirs, values.numel(), torch.finfo(values.dtype)
         if theirs is None:
             return None
@@ -168,7 +170,7 @@ class Measured:
             found = torch.cat(rows)
             standard = BIAS_ERRORS * float(found.std()) / math.sqrt(self.rows)
             ratios.append(abs(float(found.mean())) / max(standard, allowed, BIAS_SLACK * theirs.rounding))
-        is_within = beyond <= count - int(TAIL * count) and max(ratios) <= 1
+        is_within = beyond <= count - int(TAIL * count) and all(ratio <= 1 for ratio in ratios)
         return Verdict(True, "", max(ratios)) if is_within else None
 
 

@@ -170,7 +170,8 @@ def measured_scale(
     moved: list[Tensor] = []
     for _ in range(shifts):
         shifted = {
-            name: torch.randn(tensor.shape, generator=rng).to(tensor).mul_(SHIFT).add_(1).mul_(tensor)
+            # In this order: the product has the strides of the input, which are part of a region.
+            name: tensor * torch.randn(tensor.shape, generator=rng).to(tensor).mul_(SHIFT).add_(1)
             if tensor.is_floating_point()
             else tensor
             for name, tensor in inputs.items()

@@ -15,7 +15,6 @@ from kernelwright.core.verdict import Status
 from kernelwright.judge.arena import Arena
 from kernelwright.judge.children import Lost, Runner
 from kernelwright.judge.oracle import Answer
-from kernelwright.judge.outputs import check_output
 from kernelwright.judge.stages.bench import CALL_SECONDS, PROBED_ELEMENTS, Bench, Failure, Found
 from kernelwright.judge.stages.checks import (
     Draw,
@@ -135,7 +134,7 @@ def _judge(bench: Bench, arena: Arena, runner: Runner, probes: list[Probe]) -> F
 def is_telling(bench: Bench, case: Case, base: list[Answer], answers: list[Answer]) -> bool:
     """Tell whether an answer that ignores the change would have been found wrong."""
     return any(
-        not check_output(old.framework, *new, depth_of(bench, case)).passed
+        not new.judged(old.framework, depth_of(bench, case)).passed
         for old, new in zip(base, answers, strict=True)
     )
 
