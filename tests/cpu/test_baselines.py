@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelwright.backends import compiled, eager
+from kernelwright.backends import _baseline, compiled, eager
 from kernelwright.backends._tensors import tensor_at, tensors_at
 from kernelwright.core.candidate import Candidate, Origin
 from kernelwright.core.case import DType, TensorSpec
@@ -128,3 +128,22 @@ def test_eager_attention_copies_what_the_fused_kernels_die_of_and_nothing_else(
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert space["aligned"](odd_start) is odd_start
     assert space["aligned"](odd_rows).is_contiguous()
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_cross_entropy_of_halves_is_as_exact_as_one_rounding_allows(kind: torch.dtype) -> None:
+    found = seed("cross_entropy", "eager", Origin.BASELINE)
+    assert found is not None
+    own, native = _baseline.function_of(found.source), torch.nn.functional.cross_entropy
+    off = {own: 0.0, native: 0.0}
+    for number in range(40):
+        rng = torch.Generator().manual_seed(number)
+        logits = torch.randn(256, 4000, generator=rng).to(kind)
+        labels = torch.randint(4000, (256,), generator=rng)
+        exact = native(logits.double(), labels)
+        for function in off:
+            loss = function(logits, labels, ignore_index=-100)
+            assert loss.dtype is kind
+            off[function] = max(off[function], abs(float(loss.double() / exact - 1)))
+    assert off[own] <= torch.finfo(kind).eps / 2 * 1.001
+    assert off[native] > torch.finfo(kind).eps, "the framework's own would be refused on a CPU"
