@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,8 @@ class Service:
         self.command = (module, home, threads, arguments)
         self.environment = environment
         """What its process finds beside the few names every child gets."""
+        self.asking = threading.Lock()
+        """Held from a question to its answer: threads that end runners at once would read each other's."""
         self._start()
 
     def _start(self) -> None:
@@ -118,10 +121,11 @@ class Service:
         """Send a message with descriptors and return the answer."""
         try:
             frame = pack(message)
-            sent = socket.send_fds(self.channel, [frame], descriptors)
-            self.channel.sendall(frame[sent:])
-            header = frames.receive_exactly(self.channel, HEADER.size)
-            return parse(frames.receive_exactly(self.channel, body_length(header)), kind)
+            with self.asking:
+                sent = socket.send_fds(self.channel, [frame], descriptors)
+                self.channel.sendall(frame[sent:])
+                header = frames.receive_exactly(self.channel, HEADER.size)
+                return parse(frames.receive_exactly(self.channel, body_length(header)), kind)
         except (EOFError, OSError) as error:  # gone, or closed by us after it died
             raise ServiceDied(self.name, self._last_words()) from error
 

@@ -100,8 +100,9 @@ class Foundry:
         """Start a builder, send it a request or nothing, end it, and return what came of it."""
         ours, theirs = socket.socketpair()
         with ours, theirs, tempfile.TemporaryFile(dir=self.home) as log:
-            with self.lock:
-                pid = self._service.ask(order, [theirs.fileno(), log.fileno()], SPAWNED).pid
+            with self.lock:  # two builds at once start one parent
+                service = self._service
+            pid = service.ask(order, [theirs.fileno(), log.fileno()], SPAWNED).pid
             theirs.close()
             try:
                 answer = _conversation(ours, request)
@@ -116,8 +117,7 @@ class Foundry:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGTERM)
         _drained(channel, time.monotonic() + END_SECONDS)
-        with self.lock:
-            return self._service.ask(Reap(pid=pid), [], REAPED).exit_code
+        return self._service.ask(Reap(pid=pid), [], REAPED).exit_code
 
 
 def _empty(folder: Path) -> None:
