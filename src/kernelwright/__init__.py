@@ -22,13 +22,16 @@ _HOME = "kernelwright.model.apply"
 """Imported with the first call: torch is not needed to read a journal."""
 
 
-def apply(model: "Module", run_or_folder: "str | PathLike[str]", rest: str = "eager") -> "Module":
+def apply(
+    model: "Module", run_or_folder: "str | PathLike[str]", rest: str = "eager", launch: str = "plain"
+) -> "Module":
     """Put the kernels of a run, or of a folder it wrote, into a model and return the same model.
 
     Where a kernel does not fit a call, the original code runs. The rest of the model runs operation by operation
-    (`rest="eager"`), or compiled (`rest="inductor"`).
+    (`rest="eager"`), or compiled (`rest="inductor"`). On a GPU everything is launched kernel by kernel
+    (`launch="plain"`), or replayed as one CUDA graph (`launch="graph"`).
     """
-    return import_module(_HOME).apply(model, run_or_folder, rest)
+    return import_module(_HOME).apply(model, run_or_folder, rest, launch)
 
 
 def remove(model: "Module") -> "Module":

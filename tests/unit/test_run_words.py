@@ -14,6 +14,8 @@ from kernelwright.cli.screen import ExitCode
 from kernelwright.core.account import Against
 from kernelwright.core.events import BODY, ModelRanked, ModelVerified, RankedRegion, WinnerTried
 from kernelwright.core.tree import fold
+from kernelwright.report.chronicle import without_times
+from kernelwright.report.facts import Around, facts
 from kernelwright.report.usage import line
 from kernelwright.store.journal import Journal
 from tests.unit.report_runs import Telling, shipped_run
@@ -71,6 +73,7 @@ def test_what_is_left_out_is_named_by_its_gain_and_the_rest_is_summed_up() -> No
 def test_the_line_that_uses_the_kernels_says_who_runs_the_rest() -> None:
     assert line("k") == 'model = kernelwright.apply(model, "k")'
     assert line("k", "inductor") == 'model = kernelwright.apply(model, "k", rest="inductor")'
+    assert line("k", launch="graph") == 'model = kernelwright.apply(model, "k", launch="graph")'
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,19 @@ def test_the_end_says_beside_a_gain_after_how_many_calls_the_search_has_paid_for
     told(tmp_path / "run", None, as_json=True)
     (row,) = json.loads(capsys.readouterr().out)["kernels"]
     assert (row["calls_to_pay"] is not None) == (after is not None)
+
+
+@pytest.mark.parametrize(("mode", "launch"), [("plain", ""), ("graph", ', launch="graph"')])
+def test_kernels_that_pay_under_a_cuda_graph_alone_are_put_in_so(make, mode: str, launch: str) -> None:
+    bodies = [event.body for event in shipped_run(make).events]
+    tree = fold(
+        [
+            body.model_copy(update={"mode": mode}) if isinstance(body, ModelVerified) else body
+            for body in bodies
+        ]
+    )
+    found = facts(without_times(tree), Around("run", "kernels"))
+    assert found.use.endswith(f'"kernels"{launch})')
 
 
 @pytest.mark.parametrize("verb", ["optimize", "judge", "profile", "verify"])

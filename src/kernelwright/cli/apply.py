@@ -55,11 +55,12 @@ def apply(
     home: HomeOption = None,
 ) -> int:
     """Write or check the folder of a run's kernels, and print the line that uses them."""
-    from kernelwright.engine.verifying import checked, copied, kernels_folder, started_of
-    from kernelwright.report.usage import is_alone, line, line_alone, who_ran_the_rest
+    from kernelwright.engine.verifying import checked, copied, kernels_folder, tree_of
+    from kernelwright.report.usage import how_launched, is_alone, line, line_alone, who_ran_the_rest
 
     folder = kernels_folder(kernelwright_home(home), run)
-    manifest, started = checked(folder), started_of(folder)
+    manifest, tree = checked(folder), tree_of(folder)
+    started = tree.started if tree else None
     if to is not None:
         folder = copied(folder, to)
     kernels = []
@@ -77,7 +78,8 @@ def apply(
             )
         )
     alone = [(entry.module, entry.case) for entry in manifest.entries] if is_alone(started) else []
-    use = line_alone(folder, alone) if alone else line(folder, who_ran_the_rest(started))
+    in_model = line(folder, who_ran_the_rest(started), how_launched(tree))
+    use = line_alone(folder, alone) if alone else in_model
     answer = ApplyAnswer(folder=str(folder), line=use, kernels=kernels)
     print_json(answer) if as_json else _print(answer)
     return ExitCode.OK

@@ -17,6 +17,7 @@ from kernelwright.engine.app import start
 from kernelwright.engine.planning import Planned, gpu_named, is_here, plan
 from kernelwright.engine.winners import certificates
 from kernelwright.hardware.detect import devices
+from kernelwright.report.usage import how_launched
 from kernelwright.report.write import write_reports
 from kernelwright.store.journal import Journal
 from kernelwright.store.locate import home as default_home
@@ -78,6 +79,8 @@ class Result:
     """Whether the device was here; otherwise there are floors and static compiles only."""
     rest: str = "eager"
     """Who runs the rest of the model beside the kernels."""
+    launch: str = "plain"
+    """How the kernels pay: launched one by one, or as one CUDA graph alone."""
     load: "Callable[[], Module] | None" = field(default=None, repr=False, compare=False)
     """Gives the model that was optimised."""
 
@@ -85,7 +88,8 @@ class Result:
         """Put the kernels into a model and return it; left as it is if nothing pays."""
         if not self.shipped or self.folder is None:
             return model
-        spliced: Module = import_module("kernelwright").apply(model, self.folder / FOLDER, self.rest)
+        put_in = import_module("kernelwright").apply
+        spliced: Module = put_in(model, self.folder / FOLDER, self.rest, self.launch)
         return spliced
 
     def model(self) -> "Module":
@@ -154,6 +158,7 @@ def _result(config: RunConfig, folder: Path, tree: Tree) -> Result:
         folder=folder,
         kernels=tuple(_kernel(tree, key) for key in tree.problems),
         rest=config.who_runs_the_rest(),
+        launch=how_launched(tree),
     )
 
 

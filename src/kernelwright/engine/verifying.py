@@ -7,9 +7,10 @@ from pathlib import Path
 
 from kernelwright.core.config import RunConfig
 from kernelwright.core.errors import BadInput, NotFound
-from kernelwright.core.events import ModelVerified, RunStarted
+from kernelwright.core.events import ModelVerified
 from kernelwright.core.manifest import FOLDER, NAME, Manifest
 from kernelwright.core.messages.model import OutputCheck, VerifyModel
+from kernelwright.core.tree import Tree
 from kernelwright.engine.app import inductor_cache
 from kernelwright.engine.diagnose import Culprit, Diagnosis
 from kernelwright.engine.service import Show
@@ -71,13 +72,14 @@ def _written(run: Path) -> None:
 
 def rest_of(folder: Path) -> str:
     """Return who ran the rest of the model when the kernels of a run's folder were verified; eager if nobody knows."""
-    return who_ran_the_rest(started_of(folder))
+    tree = tree_of(folder)
+    return who_ran_the_rest(tree.started if tree else None)
 
 
-def started_of(folder: Path) -> RunStarted | None:
-    """Return with what the run began in whose folder kernels lie; None if they lie elsewhere."""
+def tree_of(folder: Path) -> Tree | None:
+    """Return the tree of the run in whose folder kernels lie; None if they lie elsewhere."""
     try:
-        return Journal.open(folder.resolve().parent).tree().started
+        return Journal.open(folder.resolve().parent).tree()
     except NotFound:
         return None
 

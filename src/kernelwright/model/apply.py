@@ -8,15 +8,16 @@ import os
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.fx import GraphModule
 
-from kernelwright.core.errors import BadInput
+from kernelwright.core.errors import BadInput, DeviceMissing
 from kernelwright.core.manifest import FOLDER, NAME
 from kernelwright.core.messages.model import Winner
 from kernelwright.model.dynamo import Backend
+from kernelwright.model.one_launch import Launch
 from kernelwright.model.splice import Rest, Splicer
 from kernelwright.model.tally import Tally
 from kernelwright.model.winner_files import winners_of as winners_of
@@ -59,20 +60,35 @@ def _call(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def apply(
-    model: torch.nn.Module, run_or_folder: str | Path | tuple[Winner, ...], rest: Rest = "eager"
+    model: torch.nn.Module,
+    run_or_folder: str | Path | tuple[Winner, ...],
+    rest: Rest = "eager",
+    launch: Launch = "plain",
 ) -> torch.nn.Module:
     """Put the kernels of a run into a model and return the same model.
 
     Where a kernel does not fit a call, the original code runs; `spliced(model)` tells how often and why. The rest of
-    the model runs operation by operation (`rest="eager"`), or compiled (`rest="inductor"`).
+    the model runs operation by operation (`rest="eager"`), or compiled (`rest="inductor"`). On a GPU everything is
+    launched kernel by kernel (`launch="plain"`), or replayed as one CUDA graph (`launch="graph"`).
     """
-    if rest not in ("eager", "inductor"):
-        raise BadInput(f"rest={rest!r}", "it is neither 'eager' nor 'inductor'", "Pass one of them.")
-    winners = run_or_folder if isinstance(run_or_folder, tuple) else winners_of(folder_of(run_or_folder))
+    splicer = _splicer(run_or_folder, rest, launch, Tally())
     remove(model)
     before = vars(model).get(SLOT)
-    setattr(model, SLOT, SplicedCall(model, Splicer(winners, Tally(), rest), before))
+    setattr(model, SLOT, SplicedCall(model, splicer, before))
     return model
+
+
+def _splicer(
+    run_or_folder: str | Path | tuple[Winner, ...], rest: Rest, launch: Launch, tally: Tally
+) -> Splicer:
+    if rest not in get_args(Rest):
+        raise BadInput(f"rest={rest!r}", "it is neither 'eager' nor 'inductor'", "Pass one of them.")
+    if launch not in get_args(Launch):
+        raise BadInput(f"launch={launch!r}", "it is neither 'plain' nor 'graph'", "Pass one of them.")
+    if launch == "graph" and not torch.cuda.is_available():
+        raise DeviceMissing("launch='graph'", "no GPU is visible that could replay one", "Leave it out.")
+    winners = run_or_folder if isinstance(run_or_folder, tuple) else winners_of(folder_of(run_or_folder))
+    return Splicer(winners, tally, rest, launch)
 
 
 def remove(model: torch.nn.Module) -> torch.nn.Module:
@@ -98,12 +114,12 @@ def dynamo_backend(
 ) -> Callable[..., Any]:
     """Splice one graph: the entry point `kernelwright` of torch.compile's backends.
 
-    `options["kernels"]` is a folder or a run, the last run if it is not given; `options["rest"]` is who runs the rest.
-    What becomes of the winners is in `options["tally"]`.
+    `options["kernels"]` is a folder or a run, the last run if it is not given; `options["rest"]` is who runs the rest,
+    `options["launch"]` how. What becomes of the winners is in `options["tally"]`.
     """
     options = {} if options is None else options
     if "splicer" not in options:
-        folder = folder_of(options.get("kernels", "last"))
+        kernels, rest = options.get("kernels", "last"), options.get("rest", "eager")
         tally = options.setdefault("tally", Tally())
-        options["splicer"] = Splicer(winners_of(folder), tally, options.get("rest", "eager"))
+        options["splicer"] = _splicer(kernels, rest, options.get("launch", "plain"), tally)
     return Backend(options["splicer"])(graph, inputs)

@@ -22,6 +22,7 @@ from kernelwright.model.extract import Found, Site, chosen_sites, extract
 from kernelwright.model.graph import Region, loaded_text, own_nodes, place_of, tensor_of
 from kernelwright.model.launching import Kernel, check, is_home
 from kernelwright.model.launching import open_winner as open_winner
+from kernelwright.model.one_launch import Launch, OneLaunch
 from kernelwright.model.operators import as_operator
 from kernelwright.model.regraph import Replacement, acyclic
 from kernelwright.model.regraph import quick as quick
@@ -42,6 +43,7 @@ class Splicer:
     winners: Sequence[Winner]
     tally: Tally
     rest: Rest = "eager"
+    launch: Launch = "plain"
     kernels: dict[tuple[str, torch.device], Kernel] = field(default_factory=dict)
     modules: dict[str, ModuleType] = field(default_factory=dict)
     """Triton sources by candidate."""
@@ -58,9 +60,8 @@ class Splicer:
     def __call__(self, captured: Captured) -> Callable[..., Any]:
         """Return a graph with the winners in place, ready to run."""
         graph, kept = self.spliced(captured)
-        if self.rest == "eager":
-            return quick(graph).forward
-        return _Compiled(graph, kept)
+        run = quick(graph).forward if self.rest == "eager" else _Compiled(graph, kept)
+        return OneLaunch(run, captured, self.tally) if self.launch == "graph" else run
 
     def spliced(self, captured: Captured) -> tuple[GraphModule, list["Kept"]]:
         """Return the graph with every region that a winner serves replaced; the first of two that overlap stays.

@@ -39,6 +39,10 @@ class Tally:
     """Calls of whole graphs of a size that no winner was made for."""
     graphs: int = 0
     """Calls of graphs, whatever ran in them, where the model was applied."""
+    replays: int = 0
+    """Calls of whole graphs that were replayed from a CUDA graph."""
+    launched_one_by_one: Counter[str] = field(default_factory=Counter)
+    """Calls of whole graphs that could not be replayed though it was asked for, by the reason."""
     unseen: int = 0
     """Calls of the model in which no captured graph ran at all: dynamo gave up on it."""
 
@@ -83,6 +87,12 @@ class Tally:
             told.append(f"{self.aside} calls ran the original because gradients were asked for")
         if self.unserved:
             told.append(f"{self.unserved} calls ran the original because no winner has their size")
+        if self.replays:
+            told.append(f"{self.replays} calls of graphs were replayed from a CUDA graph")
+        told += [
+            f"{number} calls of graphs were launched kernel by kernel: {reason}"
+            for reason, number in self.launched_one_by_one.most_common()
+        ]
         if self.unseen:
             told.append(f"{self.unseen} calls ran the original because torch.compile gave up on the model")
         return told

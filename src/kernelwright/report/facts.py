@@ -24,7 +24,7 @@ from kernelwright.report.model import (
     Slice,
 )
 from kernelwright.report.problem_facts import problem_fact
-from kernelwright.report.usage import line, line_alone, served, who_ran_the_rest
+from kernelwright.report.usage import how_launched, line, line_alone, served, who_ran_the_rest
 
 CACHED = 4.0
 """Data of less than this many caches may still lie in one when it is read again."""
@@ -168,6 +168,6 @@ def _said(value: object) -> str:
 
 def _use(tree: Tree, around: Around) -> str:
     if tree.verified is not None and tree.verified.shipped:
-        return line(around.kernels, who_ran_the_rest(tree.started))
+        return line(around.kernels, who_ran_the_rest(tree.started), how_launched(tree))
     alone = served(tree)
     return line_alone(around.kernels, alone) if alone else ""

@@ -13,9 +13,10 @@ CALLABLE = ("cpp", "cuda", "triton")
 """Languages a drop-in module can call: by our own C call, or by a plan. Anything else is host code of a candidate's."""
 
 
-def line(folder: Path | str, rest: str = "eager") -> str:
+def line(folder: Path | str, rest: str = "eager", launch: str = "plain") -> str:
     """Return the line of Python that puts a folder's kernels into a model."""
     more = "" if rest == "eager" else f', rest="{rest}"'
+    more += "" if launch == "plain" else f', launch="{launch}"'
     return f'model = kernelwright.apply(model, "{folder}"{more})'
 
 
@@ -63,3 +64,8 @@ def who_ran_the_rest(started: RunStarted | None) -> str:
     config = started.config if started else {}
     by_baseline = "inductor" if config.get("against") == Against.COMPILED else "eager"
     return str(config.get("rest") or by_baseline)
+
+
+def how_launched(tree: Tree | None) -> str:
+    """Return how a run's winners pay: launched one by one, or as one CUDA graph alone."""
+    return tree.verified.mode if tree is not None and tree.verified is not None else "plain"
