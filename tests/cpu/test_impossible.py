@@ -95,6 +95,7 @@ def test_a_race_is_won_by_nobody_who_is_faster_than_the_device_can_be(
         candidate=seed,
         problem=Problem(op="softmax", cases=(case,), device=device),
         progress=print,
+        lock=nullcontext(),
     )
     monkeypatch.setattr(clock, "heats_of", lambda *_, **__: nullcontext(Clock()))
     rule = KeepRule(alpha=0.001, max_pairs=40)

@@ -16,9 +16,11 @@ from kernelwright.cli.screen import ExitCode
 from kernelwright.core.errors import UnfairClock
 from kernelwright.core.messages.judge import Compare, JudgeSettings
 from kernelwright.core.problem import Problem
-from kernelwright.core.verdict import Comparison
+from kernelwright.core.verdict import Comparison, Status
+from kernelwright.judge import clock
 from kernelwright.judge.evaluate import Judge
 from kernelwright.judge.heat import Heats
+from kernelwright.judge.stages import Failure
 from tests.cpu.conftest import cpp
 
 PACKAGE = Path(kernelwright.__file__).parent
@@ -96,7 +98,7 @@ def seed_against_itself(problem: Problem) -> Compare:
 def test_a_fair_clock_is_found_fair_once_and_then_compares(
     fair: list[Sequence[float]], room: Judge, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert (len(fair), room.fair) == (PAIRS + 1, {problem.device.hash})
+    assert (len(fair), room.fair) == (PAIRS + 1, {(problem.device.hash, False)})
     measured, heats = Heats.measure, []
 
     def measure(self: Heats, *arguments: object) -> Sequence[float]:
@@ -106,6 +108,27 @@ def test_a_fair_clock_is_found_fair_once_and_then_compares(
     monkeypatch.setattr(Heats, "measure", measure)
     (found,) = room.compare(seed_against_itself(problem)).results
     assert (isinstance(found, Comparison), len(heats)) == (True, 1)
+
+
+def test_every_clock_of_a_device_is_tried_before_it_compares(
+    room: Judge, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan against a plan on a GPU goes by launchers' events, host code against the same plan by the slope."""
+    tried: list[bool] = []
+
+    def is_fair(bench: object, pairs: int, *, by_events: bool) -> bool:
+        tried.append(by_events)
+        return True
+
+    monkeypatch.setattr(clock, "is_fair", is_fair)
+    monkeypatch.setattr(
+        clock, "race", lambda _, lanes, *__, **___: [Failure(Status.CRASHED, "told")] * len(lanes)
+    )
+    monkeypatch.setattr(room, "fair", set())
+    for by_events in (True, False, True, False):
+        monkeypatch.setattr(clock, "is_by_events", lambda _, answer=by_events: answer)
+        room.compare(seed_against_itself(problem))
+    assert tried == [True, False]
 
 
 @pytest.mark.parametrize("favoured", ["incumbent", "challenger"])

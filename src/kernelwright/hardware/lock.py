@@ -104,6 +104,9 @@ class DeviceLock:
     """Told who is waited for, at first and every few seconds."""
     uuid: str | None = None
     """The GPU's UUID if the caller knows it; None asks the driver."""
+    held_s: float = field(default=0.0, init=False)
+    """Seconds it was ours alone, so far."""
+    _alone_since: float | None = field(default=None, init=False, repr=False)
     _descriptor: int | None = field(default=None, init=False, repr=False)
     _place: int | None = field(default=None, init=False, repr=False)
     """Descriptor of our place in the queue, while we wait."""
@@ -125,6 +128,7 @@ class DeviceLock:
     def __enter__(self) -> "DeviceLock":
         """Take the lock for ourselves or raise `DeviceBusy`."""
         self._acquire(fcntl.LOCK_EX)
+        self._alone_since = time.monotonic()
         return self
 
     @contextmanager
@@ -163,8 +167,10 @@ class DeviceLock:
         # Not the text of another who shares it.
         if (holder := read_holder(self._held)) and holder.pid == os.getpid():
             os.ftruncate(self._descriptor, 0)
+        if self._alone_since is not None:
+            self.held_s += time.monotonic() - self._alone_since
         _release(self._descriptor)
-        self._descriptor = self._held = None
+        self._descriptor = self._held = self._alone_since = None
 
     @property
     def _label(self) -> str:

@@ -72,11 +72,16 @@ class Lane:
         return found
 
 
-def is_fair(bench: Bench, pairs: int) -> bool:
+def is_by_events(benches: Sequence[Bench]) -> bool:
+    """Tell which clock all arms share: launchers' events if those run all of them, else the judge's own slope."""
+    return all(bench.is_launched for bench in benches)
+
+
+def is_fair(bench: Bench, pairs: int, *, by_events: bool) -> bool:
     """Tell whether a candidate raced against itself is proven faster, by a margin that matters, on neither side."""
     # A bias of half the smallest gain keeps nothing that is not faster; a smaller one is seen on a GPU within 14 pairs.
     rule = KeepRule(smallest_gain=KeepRule.smallest_gain / 2, wanted_gain=1.0, beta=1e-9, max_pairs=pairs)
-    (found,) = race(bench, [Lane(bench, rule)], rule, is_looked_at=False)
+    (found,) = race(bench, [Lane(bench, rule)], rule, is_looked_at=False, by_events=by_events)
     if isinstance(found, Failure):
         raise IncumbentFailed(found)
     turned = standing([-value for value in found.log_ratios], rule)
@@ -93,12 +98,13 @@ def heats_of(
     *,
     boxes: int | None = None,
     is_looked_at: bool = True,
+    by_events: bool | None = None,
 ) -> Heats | DeviceHeats:
-    """Return the clock all arms share: launchers' events if those run all of them, else the judge's own slope.
+    """Return the heats of the clock all arms share, or of the one that is named.
 
     On a GPU answers are looked at in any case: there they cost a seventh of a race.
     """
-    if all(bench.is_launched for bench in benches):
+    if is_by_events(benches) if by_events is None else by_events:
         return DeviceHeats(starts=starts, boxes=boxes)
     return Heats(starts, is_looked_at=is_looked_at)
 
@@ -110,25 +116,28 @@ def race(
     parents: Sequence[Start] = (),
     *,
     is_looked_at: bool = True,
+    by_events: bool | None = None,
 ) -> list[Verdict]:
     """Return, per challenger, what fresh heats against the incumbent prove; decided ones leave the race."""
     failures: dict[int, Failure] = {}
     telemetry: list[dict[str, float]] = []
     starts = max(1, len(parents))
     arms = [incumbent, *(lane.bench for lane in lanes)]
-    with heats_of(arms, parents, is_looked_at=is_looked_at) as heats:
-        sizes = {case.hash: _size(heats, incumbent, lanes, case) for case in incumbent.problem.cases}
+    with heats_of(arms, parents, is_looked_at=is_looked_at, by_events=by_events) as heats:
+        with incumbent.lock:
+            sizes = {case.hash: _size(heats, incumbent, lanes, case) for case in incumbent.problem.cases}
         while running := [
             place for place, lane in enumerate(lanes) if place not in failures and not lane.now.outcome
         ]:
-            telemetry.append(reading(incumbent.problem.device))
-            start = len(telemetry) % starts
             benches = [incumbent, *(lanes[place].bench for place in running)]
             try:
-                times = {
-                    case.hash: heats.measure(case, benches, sizes[case.hash], start)
-                    for case in incumbent.problem.cases
-                }
+                with incumbent.lock:  # pair by pair: who waits for the device waits for one, not for the race
+                    telemetry.append(reading(incumbent.problem.device))
+                    start = len(telemetry) % starts
+                    times = {
+                        case.hash: heats.measure(case, benches, sizes[case.hash], start)
+                        for case in incumbent.problem.cases
+                    }
             except TimingFailed as failed:
                 if failed.arm == 0:
                     raise IncumbentFailed(failed.failure) from failed

@@ -93,8 +93,8 @@ class Judge:
         self.kept = Kept(self.builds, self.blobs, self.home)
         self.reference = Service("reference", "kernelwright.judge.reference", self.home, settings.threads)
         self.nurseries = Nurseries(self.home, settings.threads)
-        self.fair: set[str] = set()
-        """Devices on which no candidate beats itself."""
+        self.fair: set[tuple[str, bool]] = set()
+        """Devices and clocks, launchers' events or not, by which no candidate beats itself."""
         self.locks: dict[str, DeviceLock] = {}
         """By device: each asks the driver once which piece of silicon it is about, in a process of its own."""
         self.testability: dict[str, str | None] = {}
@@ -293,13 +293,15 @@ class Judge:
                 # All at once: each takes seconds to import, and a GPU's clock does not mind a busy host.
                 nurseries.of(problem, request.incumbent)
         try:
-            for bench in (incumbent, *(lane.bench for lane in lanes)):
+            arms = (incumbent, *(lane.bench for lane in lanes))
+            for bench in arms:
                 refuse_interpreted(bench)
-            with incumbent.lock, _drawing_on(incumbent):
-                started = time.perf_counter()
-                self._require_fairness(incumbent)
-                found = self._raced(incumbent, lanes, rule, extra)
-                part_s = (time.perf_counter() - started) / len(lanes)
+            held_s = incumbent.lock.held_s
+            with _drawing_on(incumbent):
+                by_events = clock.is_by_events(arms)
+                self._require_fairness(incumbent, by_events=by_events)
+                found = self._raced(incumbent, lanes, rule, extra, by_events=by_events)
+            part_s = (incumbent.lock.held_s - held_s) / len(lanes)
         except TimingFailed as failed:
             found = [failed.failure] * len(lanes)
         except clock.IncumbentFailed as failed:
@@ -323,14 +325,21 @@ class Judge:
         )
 
     def _raced(
-        self, incumbent: Bench, lanes: Sequence[clock.Lane], rule: KeepRule, extra: Sequence[Nurseries]
+        self,
+        incumbent: Bench,
+        lanes: Sequence[clock.Lane],
+        rule: KeepRule,
+        extra: Sequence[Nurseries],
+        *,
+        by_events: bool,
     ) -> list[clock.Verdict]:
         """Race challengers; over a dead nursery each goes on alone, and who is alone with one has crashed.
 
         What was measured before stays in the lanes: dying does not start the evidence again.
         """
         try:
-            return clock.race(incumbent, lanes, rule, [partial(_born_from, one) for one in extra])
+            parents = [partial(_born_from, one) for one in extra]
+            return clock.race(incumbent, lanes, rule, parents, by_events=by_events)
         except ServiceDied as died:
             failure = self._bereaved(died, incumbent, extra)
         if len(lanes) == 1:
@@ -338,7 +347,8 @@ class Judge:
         found: list[clock.Verdict] = []
         for lane in lanes:
             lane.bench = self.bench(incumbent.problem, lane.bench.candidate)
-            found += self._raced(self.bench(incumbent.problem, incumbent.candidate), [lane], rule, extra)
+            again = self.bench(incumbent.problem, incumbent.candidate)
+            found += self._raced(again, [lane], rule, extra, by_events=by_events)
         return found
 
     def count(self, request: CountCase) -> CounterAnswer:
@@ -365,19 +375,19 @@ class Judge:
         self.progress(f"{request.candidate.backend}: kernels with records of {case.label}")
         return built(bench, case, self.blobs)
 
-    def _require_fairness(self, bench: Bench) -> None:
-        """Race the incumbent against itself before the first comparison on a device."""
+    def _require_fairness(self, bench: Bench, *, by_events: bool) -> None:
+        """Race the incumbent against itself before the first comparison by a clock of a device."""
         device, pairs = bench.problem.device, self.settings.gate_pairs
-        if device.hash in self.fair or not pairs:
+        if (device.hash, by_events) in self.fair or not pairs:
             return
         self.progress("the clock, on one candidate against itself")
         try:
-            is_fair = clock.is_fair(bench, pairs)
+            is_fair = clock.is_fair(bench, pairs, by_events=by_events)
         except ServiceDied as died:
             raise clock.IncumbentFailed(self._bereaved(died, bench)) from died
         if not is_fair:
             raise UnfairClock(device.title, pairs)
-        self.fair.add(device.hash)
+        self.fair.add((device.hash, by_events))
 
 
 def _drawing_on(bench: Bench) -> AbstractContextManager[object]:
