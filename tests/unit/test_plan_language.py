@@ -13,7 +13,7 @@ from kernelwright.core.plan_run import PlanDeclined, run_plan
 
 HEAD = "def plan(case, params, device):\n"
 TAIL = '    return {"launches": [{"kernel": "k", "grid": (1,), "args": ["x", "out"]}]}\n'
-SECONDS = 0.5
+SECONDS = 5.0
 PARAMS = {"BLOCK": 128, "num_warps": 4, "two_pass": False}
 
 

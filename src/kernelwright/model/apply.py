@@ -96,6 +96,7 @@ def remove(model: torch.nn.Module) -> torch.nn.Module:
     found = vars(model).get(SLOT)
     if isinstance(found, SplicedCall):
         delattr(model, SLOT)
+        found.splicer.forget()
         if found.before is not None:
             setattr(model, SLOT, found.before)
     return model

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import torch
 from torch.fx import GraphModule, Node
@@ -47,6 +48,7 @@ class Splicer:
     kernels: dict[tuple[str, torch.device], Kernel] = field(default_factory=dict)
     modules: dict[str, ModuleType] = field(default_factory=dict)
     """Triton sources by candidate."""
+    launches: WeakSet[OneLaunch] = field(default_factory=WeakSet)
     understood: dict[Any, bool] = field(default_factory=dict)
     """By operator, whether torch sees through it."""
 
@@ -61,7 +63,16 @@ class Splicer:
         """Return a graph with the winners in place, ready to run."""
         graph, kept = self.spliced(captured)
         run = quick(graph).forward if self.rest == "eager" else _Compiled(graph, kept)
-        return OneLaunch(run, captured, self.tally) if self.launch == "graph" else run
+        if self.launch == "plain":
+            return run
+        once = OneLaunch(run, captured, self.tally)
+        self.launches.add(once)
+        return once
+
+    def forget(self) -> None:
+        """Let go of what was recorded: dynamo keeps the graphs it made, and CUDA graphs keep memory."""
+        for once in self.launches:
+            once.forget()
 
     def spliced(self, captured: Captured) -> tuple[GraphModule, list["Kept"]]:
         """Return the graph with every region that a winner serves replaced; the first of two that overlap stays.
