@@ -5,6 +5,8 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -244,6 +246,20 @@ def test_two_runs_may_write_at_once_and_nothing_is_lost(shelf: Shelf):
     assert len(kept) == 25
     assert len(kept["shared"].sightings) == 24
     assert kept["shared"].confirmed == 12
+
+
+def test_runs_that_begin_a_shelf_together_do_not_refuse_each_other(tmp_path: Path):
+    """SQLite answers at once, without waiting, when two turn a new file into one with a log."""
+
+    def add(number: int, path: Path, together: threading.Barrier) -> None:
+        together.wait()
+        Shelf(path).add(Findings(learnt=[(lesson(claim=f"claim {number}"), sighting("p"))]))
+
+    for place in range(30):
+        path, together = tmp_path / f"{place}.db", threading.Barrier(6)
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(add, range(6), [path] * 6, [together] * 6))
+        assert len(Shelf(path).lessons()) == 6
 
 
 def test_exported_lines_come_back_whole_and_a_changed_one_is_named(shelf: Shelf, tmp_path: Path):

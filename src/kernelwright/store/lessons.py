@@ -11,6 +11,7 @@ searched with SQLite's own FTS5 index, ranked by BM25; nothing leaves the machin
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ SHELF_FILE = "lessons.db"
 SHELF_SCHEMA = 1
 """Version of the tables and of the exported lines; a newer one is refused."""
 BUSY_S = 30.0
+POLL_S = 0.005
 """How long a write waits for the others."""
 NEAR = 6.0
 """Winners farther away than this are not offered: a factor of e⁶ = 400 in all extents together. In recorded landscapes
@@ -172,7 +174,7 @@ class Shelf:
         with disk_errors(self.path):
             make_folder(self.path.parent)
         with self._opened("rwc") as shelf:
-            shelf.execute("PRAGMA journal_mode = WAL")
+            _write_ahead(shelf)
             shelf.execute("BEGIN IMMEDIATE")
             for statement in TABLES.split(";\n"):
                 shelf.execute(statement)
@@ -191,6 +193,19 @@ class Shelf:
                 yield shelf
         except sqlite3.Error as error:
             raise ShelfUnusable(self.path, str(error)) from error
+
+
+def _write_ahead(shelf: sqlite3.Connection) -> None:
+    """Have others read while somebody writes; SQLite does not wait for whoever changes this in a new file just now."""
+    deadline = time.monotonic() + BUSY_S
+    while True:
+        try:
+            shelf.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(POLL_S)
 
 
 def _add_lesson(shelf: sqlite3.Connection, lesson: Lesson) -> None:
