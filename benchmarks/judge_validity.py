@@ -32,7 +32,7 @@ from benchmarks.known_kernels import BASE_SHARE, KERNELS, TIER_B, Kernel, dilute
 from kernelwright.core import plugins
 from kernelwright.core.candidate import Candidate
 from kernelwright.core.case import Case
-from kernelwright.core.device import Device
+from kernelwright.core.device import Device, DeviceKind
 from kernelwright.core.messages.judge import JudgeSettings
 from kernelwright.core.stats import KeepRule, mad, standing
 from kernelwright.core.verdict import JUDGE_VERSION, Comparison, Outcome, Profile, Status
@@ -56,7 +56,7 @@ NEVER = 1e-300
 """A beta that no evidence of that many pairs can reach: nobody gives up."""
 PROVEN_SHARE = 0.95
 """Share of tries that must end in a keep before an effect of that size counts as seen."""
-STRESSES = ("quiet", "idle gaps", "background load")
+STRESSES = ("quiet", "gaps between pairs", "background load")
 EFFECTS = {"cpu": (-0.10, -0.05, 0.02, 0.05, 0.10, 0.20), "cuda": (*(-0.02,) * 12, 0.02, 0.02, 0.05)}
 """Work the challengers of one race save (or add), as a share of their own."""
 
@@ -143,7 +143,7 @@ def present(rows: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def same_kernel(session: Session, count: int, tier: str) -> None:
-    """Decide on a kernel against itself, quiet, with idle gaps, and beside a busy process."""
+    """Decide on a kernel against itself, quiet, with idle gaps between pairs, and beside a busy process."""
     kind = session.device.kind.value
     size = GROUP[kind]
     for group in range(-(-count // size)):
@@ -153,9 +153,9 @@ def same_kernel(session: Session, count: int, tier: str) -> None:
         kernel = TIER_B if tier == "B" and kind == "cuda" else KERNELS[kind][group % len(KERNELS[kind])]
         stress = STRESSES[group // len(KERNELS[kind]) % len(STRESSES)]
         base = honest(kernel)
-        if stress == "idle gaps":
-            time.sleep(random.uniform(0, 2))
-        busy = subprocess.Popen([sys.executable, "-c", BUSY[kind]]) if stress == "background load" else None
+        beside = {"gaps between pairs": IDLE, "background load": BUSY[kind]}.get(stress)
+        words = [sys.executable, "-c", beside or "", session.device.model_dump_json()]
+        busy = subprocess.Popen(words) if beside else None
         try:
             # Two sets of builds serve all decisions in turn: what counts is that two artefacts are never one.
             turn = group // len(KERNELS[kind]) % 2 if tier == "A" or kind == "cpu" else 0
@@ -170,6 +170,16 @@ def same_kernel(session: Session, count: int, tier: str) -> None:
                 busy.wait()
 
 
+IDLE = """import random, sys, time
+from kernelwright.core.device import Device, DeviceKind
+from kernelwright.hardware.lock import DeviceLock
+lock = DeviceLock(Device.model_validate_json(sys.argv[1]))
+while True:
+    time.sleep(random.uniform(0, 2))
+    with lock:
+        time.sleep(random.uniform(0, 1))
+"""
+"""Has the device stand idle between two pairs now and then: a race gives it back after each."""
 BUSY = {
     "cpu": "import time\nwhile True:\n    end = time.time() + 0.05\n"
     "    while time.time() < end: pass\n    time.sleep(0.05)",
@@ -338,6 +348,8 @@ def lower_bound(hits: int, count: int) -> float:
 
 def naive(session: Session, count: int) -> None:
     """Make the same decisions the usual way: one mean per arm, each in a process of its own, kept at 1 % better."""
+    if session.device.kind is not DeviceKind.CPU:
+        raise SystemExit("naive: this is measured on a CPU alone. Leave --device out.")
     for number in range(count):
         if not (keys := session.missing([f"naive/{number:04d}"])):
             continue

@@ -11,7 +11,7 @@ from typing import Any
 
 JITTED = ("triton.jit", "jit", "gluon.jit")
 """How a kernel of the file's own is decorated."""
-OWN_OF_TORCH = ("FillFunctor", "copy", "Memset", "Memcpy")
+OWN_OF_TORCH = ("FillFunctor", "copy_kernel", "Memset", "Memcpy")
 """What zeroed memory and a tensor made contiguous cost: the census says which operators a file may use."""
 
 

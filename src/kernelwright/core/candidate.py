@@ -16,7 +16,7 @@ class Origin(StrEnum):
     AUTHOR = "author"
     """Anybody: every guard applies."""
     BASELINE = "baseline"
-    """Shipped with the package (eager, compiled, vendor): skips the delegation and import guards, nothing else."""
+    """Shipped with the package: exempt from guards, delegation and the audit, and judged in its own types alone."""
 
 
 class Author(Frozen):

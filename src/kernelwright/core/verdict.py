@@ -353,6 +353,10 @@ class Comparison(Noun):
     """Where."""
     judge_version: str = JUDGE_VERSION
     """By which rules."""
+    alpha: float | None = None
+    """The chance it was given to keep what is not faster; None in records from before this was noted."""
+    max_pairs: int | None = None
+    """The pairs after which it would have ended as not proven."""
     outcome: Outcome
     """What was proven."""
     ratio: float = Field(gt=0)

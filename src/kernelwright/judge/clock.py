@@ -152,7 +152,7 @@ def race(
             failures[place] = failure
     clock = "launcher-events" if isinstance(heats, DeviceHeats) else "judge-slope"
     return [
-        failures[place] if place in failures else _comparison(incumbent, lane, starts, telemetry, clock)
+        failures[place] if place in failures else _comparison(incumbent, lane, starts, telemetry, clock, rule)
         for place, lane in enumerate(lanes)
     ]
 
@@ -200,7 +200,12 @@ def _interval(values: list[float], rng: random.Random) -> tuple[float, float, fl
 
 
 def _comparison(
-    incumbent: Bench, lane: Lane, starts: int, telemetry: Sequence[Mapping[str, float]], clock: str
+    incumbent: Bench,
+    lane: Lane,
+    starts: int,
+    telemetry: Sequence[Mapping[str, float]],
+    clock: str,
+    rule: KeepRule,
 ) -> Comparison:
     rng, problem = random.Random(0), lane.bench.problem
     cases = []
@@ -227,6 +232,8 @@ def _comparison(
         challenger_hash=lane.bench.candidate.hash,
         problem_hash=problem.hash,
         device_hash=problem.device.hash,
+        alpha=rule.alpha,
+        max_pairs=rule.max_pairs,
         outcome=lane.outcome(),
         ratio=ratio,
         ci_low=low,

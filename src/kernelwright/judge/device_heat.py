@@ -45,7 +45,8 @@ GRAPH_SECONDS, GRAPH_BYTES, MEMORY_SHARE = 0.6e-3, 3 << 30, 32
 device's memory: the launch of the graph itself must drown in them."""
 WARM_CALLS = 32
 L2_ROTATIONS = 4
-"""Buffers of all calls of a graph together exceed the L2 cache this many times, so every call finds it cold."""
+"""Buffers of all calls of a graph together exceed the L2 cache this many times, so every call finds it cold: not those
+of a few MB, of which there are not enough."""
 UNKNOWN_L2_BYTES = 128 << 20
 SLOPE_SECONDS, SLOPE_REPLAYS, SLOPE_TOLERANCE, SLOPE_ATTEMPTS = 5e-3, (4, 16), 0.05, 4
 """Length of a replay, replays of the two batches, how far the judge's own clock may be from the launcher's, and how

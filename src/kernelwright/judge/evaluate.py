@@ -269,7 +269,9 @@ class Judge:
             **audit,
             "torch": version("torch"),
             "python": platform.python_version(),
+            "kernelwright": version("kernelwright"),
             "threads": str(self.settings.threads),
+            "hidden shapes": str(self.settings.hidden_shapes),
             "sandbox": bench.nursery.sandbox or "nothing ran",
             "builder": self.builds.foundry.sandbox,
         }
