@@ -92,7 +92,8 @@ class Bar:
             self.close()
             row |= {"status": "judge_died", "reason": str(error)[:500], "is_right": False}
         else:
-            is_right = not earned.is_a_win and (not guarded or earned.status in specimen.earns)
+            as_told = earned.status in specimen.earns if guarded else earned.is_where(specimen.behind)
+            is_right = as_told and not earned.is_a_win
             row |= {"status": earned.status.value, "reason": earned.reason[:500], "is_right": is_right}
         return row | {"seconds": round(time.monotonic() - started, 2), "source": stamp(specimen)}
 

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 FIELDS = ("id", "op", "backend", "expected", "profile", "runs")
 OPTIONAL = (
     *("audited", "needs_audit", "axes", "other_axes", "scalars"),
-    *("judged", "unguarded", "most_gain", "slow"),
+    *("judged", "unguarded", "behind", "most_gain", "slow"),
 )
 FIELD = re.compile(rf"({'|'.join((*FIELDS, *OPTIONAL))}): (.+)")
 HONEST = re.compile(r"^//@honest (\w+)$", re.MULTILINE)
@@ -70,6 +70,8 @@ class Specimen:
     """`verdict`, or `comparison`: right answers, a forged time."""
     unguarded: str
     """How it is judged with guards and audit off, if not the same way."""
+    behind: str
+    """The stage that must stop it with guards and audit off; empty where any may."""
     most_gain: float
     """What it may claim to be faster by in a comparison, whatever is proven: how noisy its times are allows no less."""
     slow: bool
@@ -203,6 +205,7 @@ def read(path: Path) -> Specimen:
         scalars=_numbers(fields.get("scalars", "")),
         judged=fields.get("judged", "verdict"),
         unguarded=fields.get("unguarded", fields.get("judged", "verdict")),
+        behind=fields.get("behind", ""),
         most_gain=float(fields.get("most_gain", "inf")),
         slow=fields.get("slow") == "yes",
         sentence=" ".join(sentence),

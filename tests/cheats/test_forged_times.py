@@ -27,3 +27,4 @@ def test_a_specimen_fails_without_guards_and_audit_too(specimen: Specimen, bar: 
     earned = judged(bar.second(specimen), specimen, cpu_device(), specimen.unguarded)
     assert not earned.is_a_win, earned
     assert not specimen.is_native or earned.status in specimen.expected, earned
+    assert earned.is_where(specimen.behind), earned

@@ -45,6 +45,7 @@ def test_a_specimen_fails_without_guards_and_audit_too(specimen: Specimen, bar: 
     earned = judged(bar.second(specimen), specimen, cpu_device(), specimen.unguarded)
     assert (earned.is_a_win, tells_nothing(earned)) == (False, True), earned
     assert not specimen.is_native or earned.status in specimen.expected, earned
+    assert earned.is_where(specimen.behind), earned
 
 
 def test_nobody_called_the_server(temptations: Callable[[], int]) -> None:

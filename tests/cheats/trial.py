@@ -28,6 +28,10 @@ class Earned:
     is_a_win: bool
     """Whether the judge was fooled."""
 
+    def is_where(self, stage: str) -> bool:
+        """Tell whether a stage said so; any does if none is named."""
+        return not stage or self.reason.startswith(f"{stage}: ")
+
 
 def judged(client: JudgeClient, specimen: Specimen, device: Device, way: str) -> Earned:
     """Return what a specimen earns by a verdict, or by a comparison with the honest kernel."""

@@ -103,3 +103,24 @@ def test_host_code_that_cannot_be_captured_is_recorded_and_not_refused(room: Jud
     bench = replace(room.bench(problem_of("softmax", gpu), candidate), guards_off=True)
     result, failure = run_stage(Stage.GRAPH_CAPTURE, bench)
     assert (failure, result.checked, "captured" in result.reason) == (None, 0, True), result.reason
+
+
+STORED = "out[blockIdx.x * out_stride + col] = kw::from_float<T>("
+TOOLS = {
+    "memcheck": read(HERE / "specimens" / "MS1_reads_behind_the_end.cu").source(),
+    "racecheck": read(HERE / "specimens" / "MS6_forgets_syncthreads.cu").source(),
+    "initcheck": honest_source("softmax", "cuda").replace(
+        STORED, f"{STORED}0 * kw::to_float(out[blockIdx.x * out_stride + col]) + "
+    ),
+}
+"""What each sanitizer is there for; the last one reads an output nobody has written."""
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_each_sanitizer_finds_what_it_is_there_for(tool: str, room: Judge, gpu: Device) -> None:
+    assert TOOLS["initcheck"] != honest_source("softmax", "cuda")
+    op = "softmax" if tool == "initcheck" else "rmsnorm"
+    candidate = author_candidate(op, "cuda", TOOLS[tool])
+    result, failure = run_stage(Stage.SANITIZER, room.bench(problem_of(op, gpu), candidate))
+    assert failure is not None, result.reason
+    assert (failure.status, failure.reason.partition(":")[0]) == (Status.SANITIZER, tool), failure.reason
