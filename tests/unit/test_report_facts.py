@@ -20,6 +20,8 @@ from kernelwright.core.verdict import Profile, Stage, Status
 from kernelwright.engine import gate
 from kernelwright.report.chronicle import chronicle, without_times
 from kernelwright.report.facts import BETWEEN, Around, facts
+from kernelwright.report.html import page
+from kernelwright.report.markdown import document
 from kernelwright.report.model import Fate
 from tests.unit.report_runs import Telling, region, shipped_run
 
@@ -281,6 +283,20 @@ def test_certificate_names_stages_comparisons_and_the_error_in_the_model(make):
     assert [one.name for one in found.stages] == [stage.value for stage in Stage]
     assert [(one.incumbent, one.interval.ratio) for one in found.comparisons] == [("eager", 2.0)]
     assert (found.hidden_shapes, found.error) == (8, 1.25)
+    assert [(one.cold_us, one.floor_us, one.sol_score) for one in found.times] == [(50.0, None, None)]
+
+
+def test_certificate_lists_times_with_floor_and_score(make):
+    run = Telling(make).started().found()
+    base, best = run.baseline(100.0), make.candidate("best")
+    verdict = run.verdict(best, 40.0, profile=Profile.SHIP, floor_us=20.0)
+    run.compared(verdict, base, best, (100.0, 40.0))
+    report = run.verified(best).ended().report()
+    (time,) = report.problems[0].certificate.times
+    assert (time.floor_share, time.sol_score) == (0.5, pytest.approx(1 / (1 + 20 / 80)))
+    for text in (page(report), document(report, "progress.png")):
+        assert "SOL score" in text
+        assert "0.80" in text
 
 
 def test_where_a_baseline_keeps_its_title_the_fastest_who_wanted_it_is_told(make):

@@ -1,9 +1,10 @@
 """What a winner's claim rests on: its certificate, and where its cases lie on the roofline."""
 
+from kernelwright.core.roofline import sol_score
 from kernelwright.core.tree import Node
-from kernelwright.core.verdict import Comparison, Evaluation
+from kernelwright.core.verdict import Comparison, Evaluation, Timing
 from kernelwright.report.measures import last_certificate, short_name, work_of
-from kernelwright.report.model import CertificateFact, ComparisonFact, Point, StageFact
+from kernelwright.report.model import CertificateFact, ComparisonFact, Point, StageFact, TimeFact
 from kernelwright.report.standing import Standing, interval
 
 
@@ -23,10 +24,28 @@ def certificate(found: Standing) -> CertificateFact | None:
         clock=verdict.timing.clock,
         seconds=verdict.seconds,
         hidden_shapes=hidden if isinstance(hidden, int) else None,
+        times=_certified(found, verdict.timing),
         stages=_stages(verdict),
         comparisons=tuple(_comparison(found, one) for one in node.comparisons),
         environment=verdict.environment,
         error=tried.drift if tried else None,
+    )
+
+
+def _certified(found: Standing, timing: Timing) -> tuple[TimeFact, ...]:
+    baselines = {one.case_hash: one.incumbent_us for one in found.proof.cases} if found.proof else {}
+    return tuple(
+        TimeFact(
+            case=one.label,
+            cold_us=one.median_us,
+            warm_us=one.warm_us,
+            floor_us=one.floor_us,
+            floor_share=one.floor_share,
+            sol_score=sol_score(one.median_us, one.floor_us, baselines[one.case_hash])
+            if one.floor_us is not None and one.case_hash in baselines
+            else None,
+        )
+        for one in timing.cases
     )
 
 

@@ -21,6 +21,7 @@ NUMERIC = frozenset(
     (
         *("share", "places", "gain", "of the floor", "search", "pays after", "gain at its floor", "effect"),
         *("ratio", "pairs", "starts", "evidence", "checked", "seconds", "count", "time before it"),
+        *("cold", "warm", "floor", "SOL score"),
     )
 )
 """Columns of numbers, which stand at the right."""
@@ -171,6 +172,7 @@ def _certificate(found: CertificateFact) -> list[Child]:
         tag("h3", "Certificate"),
         tag("p", wording.certificate(found)),
         table(wording.COMPARISON_HEAD, wording.comparison_rows(found)),
+        table(wording.TIME_HEAD, wording.time_rows(found)),
         tag(
             "details",
             tag("summary", "Stages and environment"),

@@ -121,6 +121,7 @@ def _certificate(found: CertificateFact) -> list[str]:
         "### Certificate",
         plain(wording.certificate(found)),
         table(wording.COMPARISON_HEAD, wording.comparison_rows(found)),
+        table(wording.TIME_HEAD, wording.time_rows(found)),
         table(wording.STAGE_HEAD, wording.stage_rows(found)),
     ]
 

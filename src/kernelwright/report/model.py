@@ -129,6 +129,19 @@ class ComparisonFact(Frozen):
     clock: str
 
 
+class TimeFact(Frozen):
+    """A certified time of one case."""
+
+    case: str
+    cold_us: float
+    warm_us: float | None
+    """With its inputs in the cache; None where nobody measures that."""
+    floor_us: float | None
+    floor_share: float | None
+    sol_score: float | None
+    """1 at the floor, 0.5 at the baseline; None where either is not known."""
+
+
 class CertificateFact(Frozen):
     """What was proven of a winner."""
 
@@ -139,6 +152,7 @@ class CertificateFact(Frozen):
     seconds: float
     hidden_shapes: int | None
     """Random shapes drawn for the evaluation, as set."""
+    times: tuple[TimeFact, ...]
     stages: tuple[StageFact, ...]
     comparisons: tuple[ComparisonFact, ...]
     environment: dict[str, str]

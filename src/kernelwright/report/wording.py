@@ -8,6 +8,7 @@ from kernelwright.report.model import CertificateFact, ProblemFact, Report
 EVENT_HEAD = ("event in the journal", "count", "time before it")
 STAGE_HEAD = ("stage", "result", "checked", "seconds", "remark")
 COMPARISON_HEAD = ("compared with", "outcome", "ratio", "pairs", "starts", "evidence", "clock")
+TIME_HEAD = ("case", "cold", "warm", "floor", "of the floor", "SOL score")
 PROBLEM_HEAD = (
     *("problem", "share", "places", "baseline", "winner", "gain", "of the floor"),
     *("search", "pays after", "why the search stopped"),
@@ -207,6 +208,21 @@ def certificate(found: CertificateFact) -> str:
     if found.error is not None:
         words += f" With it in the model the outputs' error is {found.error:.2f} times the framework's own."
     return words
+
+
+def time_rows(found: CertificateFact) -> list[list[str]]:
+    """Return certified times: each call with buffers of its own, and with its inputs still in the cache."""
+    return [
+        [
+            one.case,
+            micros(one.cold_us),
+            micros(one.warm_us),
+            micros(one.floor_us),
+            percent(one.floor_share),
+            f"{one.sol_score:.2f}" if one.sol_score is not None else "–",
+        ]
+        for one in found.times
+    ]
 
 
 def ledger_rows(found: Ledger) -> list[list[str]]:
