@@ -60,8 +60,9 @@ def _print(summary: Summary, folder: str, ledger: Ledger | None) -> None:
     console = out()
     told = f"  {summary.model or ''}  on {summary.device or 'unknown device'}"
     console.print(Text.assemble((summary.run_id, "bold"), told))
-    counts = f"{summary.candidates} candidates, {summary.kept} kept, {summary.reverted} reverted"
-    console.print(f"{summary.events} events, {counts}")
+    # A candidate is decided on more than once: against the best, against rivals, and to confirm it.
+    decided = f"{summary.kept} decisions for one and {summary.reverted} against"
+    console.print(f"{summary.events} events, {summary.candidates} candidates, {decided}")
     for problem in summary.problems.values():
         gain = (
             f"x{problem.best.ratio:.3f} over its baseline"
