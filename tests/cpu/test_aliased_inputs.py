@@ -31,3 +31,11 @@ def test_a_bias_in_the_storage_of_the_rows_stays_away_from_zero(op_name: str) ->
                 if small in ("weight", "bias"):
                     assert float(own.abs().min()) >= 0.5
             assert all(inputs[spec.name].shape == spec.shape for spec in case.inputs)
+
+
+def test_no_zero_is_planted_in_a_layernorms_bias() -> None:
+    op = plugins.load("ops", "layernorm")
+    case = op.case({"rows": 3, "cols": 40}, DType.FP32)
+    told = [what for seed in range(5) for what, _ in op.special_inputs(case, seed)]
+    assert {what.split()[0] for what in told if what.endswith("of x")} == {"nan", "inf", "-inf", "-0.0"}
+    assert {what.split()[0] for what in told if what.endswith("of bias")} == {"nan", "inf", "-inf"}

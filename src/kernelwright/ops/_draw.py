@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kernelwright.core.case import Case, Compute, Distribution, DType, TensorSpec
@@ -171,11 +171,12 @@ def draw_weight(spec: TensorSpec, rng: "Generator") -> "Tensor":
 
 
 def planted(
-    inputs: Mapping[str, "Tensor"], names: Sequence[str], seed: int
+    inputs: Mapping[str, "Tensor"], names: Sequence[str], seed: int, never_zero: Collection[str] = ()
 ) -> list[tuple[str, dict[str, "Tensor"]]]:
     """Return copies of the inputs with one NaN, infinity or -0.0 each, and what was planted where.
 
-    Every value visits every named tensor, at the first, the last, a random place or the edge of a tile in turn.
+    Every value visits every named tensor, at the first, the last, a random place or the edge of a tile in turn; but no
+    zero one that is never zero, because nothing but rounding would be left of an answer beside it.
     """
     rng = random.Random(seed)
     found = []
@@ -188,6 +189,8 @@ def planted(
         places = [0, count - 1, rng.randrange(count), edge]
         rng.shuffle(places)
         for value, place in zip((math.nan, math.inf, -math.inf, -0.0), places, strict=True):
+            if value == 0 and name in never_zero:
+                continue
             changed = inputs[name].clone()
             changed.view(-1)[place] = value
             found.append((f"{value} at element {place} of {name}", {**inputs, name: changed}))

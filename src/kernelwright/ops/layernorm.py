@@ -144,7 +144,7 @@ def exact_inputs(case: Case, seed: int) -> tuple[dict[str, "Tensor"], int] | Non
 
 def special_inputs(case: Case, seed: int) -> list[tuple[str, dict[str, "Tensor"]]]:
     """Return inputs with special values, and where they are."""
-    found = planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "weight", "bias"), seed)
+    found = planted(make_inputs(case, Distribution.SIGNED, seed), ("x", "weight", "bias"), seed, ("bias",))
     return [(what, _off_centre(inputs)) for what, inputs in found]
 
 
