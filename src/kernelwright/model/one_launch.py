@@ -82,7 +82,7 @@ class OneLaunch:
     def forget(self) -> None:
         """Let go of everything recorded, and of its memory."""
         with _turn():
-            self.recorded.clear()
+            self._keep(0)
 
     def _on_stream(self, given: Sequence[Any]) -> Any:
         form = (torch.cuda.current_stream().cuda_stream, *self._form(given))
@@ -93,14 +93,20 @@ class OneLaunch:
                 self.recorded[form] = recording(self.run, given, self.weights)
             except (NotReplayed, RuntimeError) as error:
                 self.recorded[form] = f"it cannot be recorded: {' '.join(str(error).split())[:200]}"
-            if len(self.recorded) > MOST_RECORDED:
-                self.recorded.popitem(last=False)
+            self._keep(MOST_RECORDED)
         self.recorded.move_to_end(form)
         found = self.recorded[form]
         if isinstance(found, str):
             return self._as_it_is(given, found)
         self.tally.replays += 1
         return found.replay(given)
+
+    def _keep(self, most: int) -> None:
+        """Let go of all but the last used recordings, once none of them is at work any more."""
+        if len(self.recorded) > most and torch.cuda.is_available():
+            torch.cuda.synchronize()
+        while len(self.recorded) > most:
+            self.recorded.popitem(last=False)
 
     def _is_cold(self, form: tuple[Any, ...]) -> bool:
         counts = vars(self.warm).setdefault("counts", OrderedDict())
