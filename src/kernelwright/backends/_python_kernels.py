@@ -6,7 +6,7 @@ from seeing. Like the census it is a second line behind the static guard, and ca
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 JITTED = ("triton.jit", "jit", "gluon.jit")
@@ -38,4 +38,9 @@ def kernels_besides(own: frozenset[str], call: Callable[[], Any]) -> list[str]:
     ran = {event.name for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA}
     if own and not ran:
         raise RuntimeError("no kernel was seen: the profiler does not work here")
+    return strangers(ran, own)
+
+
+def strangers(ran: Iterable[str], own: frozenset[str]) -> list[str]:
+    """Return the kernels that are neither the file's own nor what torch moves and fills memory with."""
     return sorted(name for name in ran if name not in own and not any(word in name for word in OWN_OF_TORCH))
