@@ -65,6 +65,8 @@ def find_run(home: Path, name: str) -> Path:
     match [run for run in known if name and run.startswith(name)]:
         case [run]:
             return runs_folder(home) / run
+        case [] if not known:
+            raise NotFound("Run", name, "There is none yet: start one with `kernelwright optimize`.")
         case []:
             raise UnknownName("run", name, known[-SHOWN:])
         case several:
