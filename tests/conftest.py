@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -48,6 +48,16 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background jobs ignore it, and so would every program a test starts and interrupts.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    """Have dynamo know nothing of earlier tests, nor later ones of this."""
+    import torch
+
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="session")

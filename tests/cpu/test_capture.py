@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from kernelwright.model.capture import Capture, backend, capture, mutated
 from kernelwright.model.splice import Tally, with_own_regions
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def operations(found: Capture) -> Counter[str]:

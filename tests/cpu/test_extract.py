@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,14 +29,9 @@ from kernelwright.model.load import Loaded
 from kernelwright.ops._draw import torch_dtype
 from tests.cpu import model_zoo as zoo
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 class Layer(nn.Module):

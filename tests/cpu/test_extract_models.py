@@ -1,7 +1,7 @@
 """Models of transformers, tiny and random: each is captured, recognised and put together again."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,8 @@ from kernelwright.model.graph import OP
 from kernelwright.model.load import load
 from kernelwright.model.splice import Tally, with_own_regions
 from tests.cpu import model_zoo as zoo
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 ROOT = Path(__file__).parents[2]
 LAYERS = 2
@@ -34,13 +36,6 @@ EXPECTED: dict[Callable[[], zoo.Built], dict[str, int]] = {
     zoo.t5: {"rmsnorm": 5 * LAYERS + 2, "attention": LAYERS, "matmul": 16 * LAYERS + 1},
     zoo.whisper_encoder: {"layernorm": 2 * LAYERS + 1, "attention": LAYERS, "matmul": LAYERS},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def round_trip(make: Callable[[], zoo.Built], kind: torch.dtype) -> list[Found]:

@@ -1,7 +1,7 @@
 """Kernels go back into the model: every op's seed, behind its guards, and never where a gradient is asked for."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,12 +30,7 @@ from kernelwright.model.splice import (
     with_calls,
 )
 
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class EveryOp(nn.Module):

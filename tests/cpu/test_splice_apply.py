@@ -3,7 +3,6 @@
 import copy
 import pickle
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,9 @@ from kernelwright.model.apply import winners_of
 from kernelwright.model.splice import Tally, compiled_with
 from tests.cpu.splice_winners import Normed, cpp_winner, problem_of, written
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 BATCHES = (2, 5)
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,14 +20,9 @@ from kernelwright.model.splice import Splicer, Tally, compiled_with
 from kernelwright.model.spliced import SplicedKernel
 from tests.cpu.splice_winners import Normed, cpp_winner, problem_of
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
 Spliced = tuple[SplicedKernel, torch.nn.RMSNorm, Tally]
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")

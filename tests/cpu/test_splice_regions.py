@@ -1,6 +1,5 @@
 """Regions without a name get their winner by what they compute: the same sizes alone are not enough."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,8 @@ from kernelwright.model.extract import extract
 from kernelwright.model.graph import OP
 from kernelwright.model.splice import Tally, compiled_with
 from tests.cpu.splice_winners import written
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 KERNEL = """
 #include "kernelwright.h"
@@ -40,13 +41,6 @@ class Cubic(nn.Module):
 class OtherCubic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return (x * x - 1) * x
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def region_winner(x: Tensor, folder: Path) -> Winner:

@@ -1,7 +1,6 @@
 """Spliced models replayed from CUDA graphs by `apply(launch="graph")`: right, or launched as they are and counted."""
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from kernelwright.hardware.detect import devices
 from kernelwright.model.one_launch import WARM_UP
 from tests.cpu.splice_winners import gpu_winner, problem_of, written
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_dynamo")]
 RESTS = ["eager", "inductor"]
 
 
@@ -41,13 +40,6 @@ class Writing(Small):
         answer = super().forward(x, shift)
         x += 1
         return answer
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")

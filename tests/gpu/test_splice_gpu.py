@@ -3,7 +3,6 @@
 import copy
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from kernelwright.hardware.detect import devices
 from kernelwright.model.splice import Tally, compiled_with
 from tests.cpu.splice_winners import gpu_winner, problem_of, written
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("fresh_dynamo")]
 DRIFT = 1.5
 
 
@@ -32,13 +31,6 @@ class Small(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.wide(self.norm(x * 2)) + 1
-
-
-@pytest.fixture(autouse=True)
-def fresh_dynamo() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")
